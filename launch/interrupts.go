@@ -57,6 +57,17 @@ func WatchSignals(parent context.Context, handled []syscall.Signal, save syscall
 		defer cancel(nil)
 		stopping, last, at := 0, syscall.Signal(0), time.Time{}
 		for s := range in.raw {
+			if r, is := s.(request); is {
+				if stopping == 0 {
+					stopping = 1
+					cancel(&SignalError{Signal: syscall.SIGTERM, Asked: r.text})
+				}
+				if stopping == 1 && r.now {
+					stopping = 2
+					close(hurry)
+				}
+				continue
+			}
 			n, _ := s.(syscall.Signal)
 			if n == last && time.Since(at) < sameSignal {
 				continue
@@ -96,6 +107,27 @@ func (in *Interrupts) Deliver(s syscall.Signal, over <-chan struct{}) {
 	select {
 	case in.raw <- s:
 	case <-over:
+	}
+}
+
+// request is what Ask asks for, among the signals.
+type request struct {
+	text string
+	now  bool
+}
+
+// String implements os.Signal.
+func (r request) String() string { return r.text }
+
+// Signal implements os.Signal.
+func (request) Signal() {}
+
+// Ask has the job end as the first signal does, and with now as the second; text says who wants that. It must not be
+// called after Close.
+func (in *Interrupts) Ask(text string, now bool) {
+	select {
+	case in.raw <- request{text, now}:
+	default: // so many signals are on their way that they do the same
 	}
 }
 

@@ -211,7 +211,11 @@ func (a *Agent) conclude(ctx context.Context, g *WorkerGroup, d policy.Decision)
 		if a.StopTold {
 			level = zerolog.DebugLevel
 		}
-		a.Log.WithLevel(level).Str("signal", proc.SignalName(signal)).Dur("grace_ms", a.Plan.Job.Stop.Grace).Msg("stopping the workers")
+		a.Log.WithLevel(level).Func(func(e *zerolog.Event) {
+			if d.Text != "" {
+				e.Str("reason", d.Text)
+			}
+		}).Str("signal", proc.SignalName(signal)).Dur("grace_ms", a.Plan.Job.Stop.Grace).Msg("stopping the workers")
 	}
 	if err := a.clean(ctx, g, signal, d); err != nil {
 		return Result{}, err

@@ -554,27 +554,40 @@ const restartTime = time.Second
 
 // Restart implements control.Served.
 func (v served) Restart(ctx context.Context, by control.Peer) (string, error) {
-	s := v.s
+	if err := v.s.restart(ctx); err != nil {
+		return "", err
+	}
+	v.s.log.Warn().Int("uid", by.UID).Int("pid", by.PID).Msg("asked to restart the workers")
+	return "all workers are being stopped, and start again", nil
+}
+
+// AskRestart has all workers of the job start again. That they do not run now is said in the log.
+func (s *Steering) AskRestart(ctx context.Context) {
+	if err := s.restart(ctx); err != nil && ctx.Err() == nil {
+		s.log.Warn().Err(err).Msg("the workers are not restarted")
+	}
+}
+
+func (s *Steering) restart(ctx context.Context) error {
 	asked := make(chan error, 1)
 	late := time.NewTimer(restartTime)
 	defer late.Stop()
 	select {
 	case s.restarts <- asked:
 	case <-ctx.Done():
-		return "", context.Cause(ctx)
+		return context.Cause(ctx)
 	case <-late.C:
 		s.mu.Lock()
 		phase := s.status.Phase
 		s.mu.Unlock()
-		return "", errhint.Code(errhint.With(fmt.Errorf("cannot restart the workers now: they do not run (%s)", phase),
+		return errhint.Code(errhint.With(fmt.Errorf("cannot restart the workers now: they do not run (%s)", phase),
 			"muster status shows when they do"), errhint.TryAgain)
 	}
-	s.log.Warn().Int("uid", by.UID).Int("pid", by.PID).Msg("asked to restart the workers")
 	select {
 	case err := <-asked: // the loop has taken it, and answers at once
-		return "all workers are being stopped, and start again", err
+		return err
 	case <-ctx.Done():
-		return "", context.Cause(ctx)
+		return context.Cause(ctx)
 	}
 }
 

@@ -132,15 +132,24 @@ func TestStopInEachPhase(t *testing.T) {
 		phase report.Phase
 		now   bool
 	}{
-		"meeting": {[]string{"--nnodes", "2", "--rdzv", "muster://127.0.0.1:PORT", "--", "sh", "-c", untilStopped},
-			report.PhasePending, false},
-		"no host": {[]string{"--nnodes", "2", "--rdzv", "muster://192.0.2.1:9", "--", "sh", "-c", untilStopped},
-			report.PhasePending, false},
+		"meeting": {
+			[]string{"--nnodes", "2", "--rdzv", "muster://127.0.0.1:PORT", "--", "sh", "-c", untilStopped},
+			report.PhasePending, false,
+		},
+		"no host": {
+			[]string{"--nnodes", "2", "--rdzv", "muster://192.0.2.1:9", "--", "sh", "-c", untilStopped},
+			report.PhasePending, false,
+		},
 		"pausing": {[]string{"--max-restarts", "3", "--restart-delay", "1h", "--", "sh", "-c", "exit 3"}, report.PhaseRestarting, false},
-		"deaf": {[]string{"--grace", "1h", "--", "sh", "-c", `trap "" TERM; while :; do sleep 0.2; done`}, report.PhaseRunning,
-			true},
-		"pausing, --now": {[]string{"--max-restarts", "3", "--restart-delay", "1h", "--", "sh", "-c", "exit 3"},
-			report.PhaseRestarting, true},
+		"deaf": {
+			[]string{"--grace", "1h", "--", "sh", "-c", `trap "" TERM; while :; do sleep 0.2; done`},
+			report.PhaseRunning,
+			true,
+		},
+		"pausing, --now": {
+			[]string{"--max-restarts", "3", "--restart-delay", "1h", "--", "sh", "-c", "exit 3"},
+			report.PhaseRestarting, true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -294,8 +303,13 @@ func TestWrongJobs(t *testing.T) {
 	if err := one.Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{{"status", "train-1"}, {"stop", "--now", "train-1"}, {"restart", strconv.Itoa(one.Process.Pid)},
-		{"logs", "train-1"}, {"exec", "--rank", "0", "--run-id", "train-1", "--", "true"}} {
+	for _, args := range [][]string{
+		{"status", "train-1"},
+		{"stop", "--now", "train-1"},
+		{"restart", strconv.Itoa(one.Process.Pid)},
+		{"logs", "train-1"},
+		{"exec", "--rank", "0", "--run-id", "train-1", "--", "true"},
+	} {
 		got := steering(t, shared, args...)
 		got.expect(t, 75, "does not answer within 2s", "SIGSTOP")
 		if got.elapsed > 30*time.Second {

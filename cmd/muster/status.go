@@ -185,7 +185,8 @@ func writeStatusText(w io.Writer, d *control.Answer, wide bool, now time.Time) e
 		if r.Phase == report.PhaseRunning || r.Phase == report.PhaseTerminating {
 			up = since(r.StartTime, now)
 		}
-		say(t, "%d\t%s\t%d\t%s\t%d\t%s\t%s\t%s", r.Rank, printable.Output(r.Node), r.PID, printable.Output(string(r.Phase)), r.Restarts,
+		say(t, "%d\t%s\t%s\t%s\t%d\t%s\t%s\t%s", r.Rank, printable.Output(r.Node), cell(r.PID),
+			printable.Output(string(r.Phase)), r.Restarts,
 			cpuText(r.CPUSeconds), bytesText(r.ResidentBytes), up)
 		if wide {
 			say(t, "\t%d\t%s\t%s", r.LocalRank, ago(r.LastOutput, now), exitText(r.LastExit, now))

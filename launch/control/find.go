@@ -44,8 +44,9 @@ func (f *Found) part() bool { return f.Answer != nil && f.Answer.Muster.Part }
 // Client asks there.
 func (f *Found) Client() *Client { return Dial(f.Dir) }
 
-// Find asks at all run directories of this user for what they are, at most Patience long.
-func Find(ctx context.Context, places rundir.Places) ([]Found, error) {
+// Find asks at all run directories of this user for what they are, at most Patience long. Where names are given, only
+// directories whose names begin with one of them are asked.
+func Find(ctx context.Context, places rundir.Places, names ...string) ([]Found, error) {
 	var dirs []string
 	for _, parent := range places.All() {
 		more, err := rundir.List(parent)
@@ -53,6 +54,12 @@ func Find(ctx context.Context, places rundir.Places) ([]Found, error) {
 			return nil, err
 		}
 		dirs = append(dirs, more...)
+	}
+	if len(names) > 0 {
+		dirs = slices.DeleteFunc(dirs, func(dir string) bool {
+			return !slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(filepath.Base(dir), name) }) ||
+				strings.HasSuffix(dir, rundir.Launcher)
+		})
 	}
 	found := make([]Found, len(dirs))
 	var wg sync.WaitGroup

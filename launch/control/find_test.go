@@ -108,8 +108,10 @@ func TestPick(t *testing.T) {
 		return Found{Dir: "/run/" + id + strconv.Itoa(pid), PID: pid, Answer: a}
 	}
 	dead := Found{Dir: "/run/job-old", Err: errhint.Code(errDead, errhint.Usage)}
-	all := []Found{job("train-1", 10, Agent, false), job("train-22", 11, Agent, false), job("eval", 12, Launcher, false),
-		job("eval", 13, Agent, true), job("eval", 14, Agent, true), dead}
+	all := []Found{
+		job("train-1", 10, Agent, false), job("train-22", 11, Agent, false), job("eval", 12, Launcher, false),
+		job("eval", 13, Agent, true), job("eval", 14, Agent, true), dead,
+	}
 	for _, c := range []struct {
 		found     []Found
 		name      string
@@ -188,8 +190,10 @@ func TestOddAnswers(t *testing.T) {
 		"half":        {"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"runId\":", errhint.TryAgain, "has ended while it was asked"},
 		"no JSON":     {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", errhint.Internal, "cannot read the answer"},
 		"no sentence": {"HTTP/1.1 500 No\r\nContent-Length: 2\r\n\r\nhi", errhint.Internal, "the answer is 500 No"},
-		"escapes": {"HTTP/1.1 404 No\r\nContent-Length: 35\r\n\r\n{\"error\":\"a\\u001b[2Jb\",\"status\":2}\n", errhint.Usage,
-			`a\x1b[2Jb`},
+		"escapes": {
+			"HTTP/1.1 404 No\r\nContent-Length: 35\r\n\r\n{\"error\":\"a\\u001b[2Jb\",\"status\":2}\n", errhint.Usage,
+			`a\x1b[2Jb`,
+		},
 	} {
 		dir := t.TempDir()
 		if err := os.Chmod(dir, 0o700); err != nil {

@@ -239,7 +239,17 @@ func (n *remoteNode) job(ctx context.Context, here node.Here, in *launch.Interru
 	}
 	telling, told := context.WithCancel(context.WithoutCancel(ctx))
 	var status sync.WaitGroup
-	status.Go(func() { n.tellStatus(telling) })
+	status.Go(func() { n.tellStatus(telling, agent.Steering) })
+	status.Go(func() {
+		for {
+			select {
+			case <-n.link.Again():
+				agent.Steering.AskRestart(telling)
+			case <-telling.Done():
+				return
+			}
+		}
+	})
 	result, err := node.Run(ctx, agent, here)
 	told()
 	status.Wait()

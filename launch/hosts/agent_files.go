@@ -3,6 +3,7 @@ package hosts
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,6 +15,7 @@ import (
 
 	"muster/internal/beneath"
 	"muster/internal/durable"
+	"muster/launch"
 	"muster/launch/job"
 )
 
@@ -39,21 +41,15 @@ func (n *remoteNode) unpack() error {
 			return fmt.Errorf("cannot keep the job's files: %w", err)
 		}
 	}
-	if n.order.Job.StatusFile != "" {
-		n.order.Job.StatusFile = filepath.Join(n.dir, "status.json")
-	}
+	n.order.Job.StatusFile = "" // it lies at the launcher's
 	return nil
 }
 
-// statusEvery is how often it is looked whether the status file is another one.
+// statusEvery is how often it is looked whether the node stands in another way.
 const statusEvery = time.Second
 
-// tellStatus sends the status file to the launcher whenever it has changed, until ctx ends, and once more then.
-func (n *remoteNode) tellStatus(ctx context.Context) {
-	path := n.order.Job.StatusFile
-	if path == "" {
-		return
-	}
+// tellStatus tells the launcher how the node stands whenever that has changed, until ctx ends, and once more then.
+func (n *remoteNode) tellStatus(ctx context.Context, s *launch.Steering) {
 	tick := time.NewTicker(statusEvery)
 	defer tick.Stop()
 	var last []byte
@@ -63,7 +59,7 @@ func (n *remoteNode) tellStatus(ctx context.Context) {
 		case <-ctx.Done():
 			running = false
 		}
-		if data, err := os.ReadFile(path); err == nil && !bytes.Equal(data, last) {
+		if data, err := json.Marshal(s.Status()); err == nil && !bytes.Equal(data, last) {
 			last = data
 			_ = n.link.Status(data) // a launcher that is gone reads no status
 		}

@@ -25,6 +25,7 @@ import (
 	"muster/internal/hostaddr"
 	hostlist "muster/internal/hosts"
 	"muster/launch"
+	"muster/launch/control"
 	"muster/launch/job"
 	"muster/sshexec"
 )
@@ -41,6 +42,7 @@ type elasticJob struct {
 	logs     *LogFiles // of all hosts
 	doors    *kv.Doors // where the driver listens: on what the hosts reach, and on nothing else
 	clients  *kv.Clients
+	told     drivenStatus // how the job stands
 
 	mu    sync.Mutex
 	hosts map[string]*elasticHost
@@ -91,6 +93,13 @@ func (j *elasticJob) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer l.closeTree(&err)
+	for _, own := range []*job.Job{&l.job, asked} {
+		own.RunID = cmp.Or(own.RunID, strings.TrimPrefix(j.marker, launcherMark))
+	}
+	defer openFront(frontConfig{
+		RunID: asked.RunID, Name: asked.Command.Name, Role: control.Driver, Environ: l.config.Environ, Grace: asked.Stop.Grace,
+		Interrupts: in, Status: j.told.now, Guard: l.tree.RemoveOnDeath, Log: log,
+	}).close()
 	if j.dialer, err = l.dialer(j.marker); err != nil {
 		return l.refused(asked, err)
 	}

@@ -66,7 +66,7 @@ func (j *elasticJob) rules(ctx context.Context) (context.Context, *elasticRules,
 	r := &elasticRules{deadline: job.Restart.Deadline}
 	var err error
 	if r.status, err = report.OpenDriven(*job, j.launcher.config.Hostname, []*os.File{j.launcher.config.Stdout, j.launcher.config.Stderr},
-		j.launcher.config.TerminationLog, j.launcher.config.Log); err != nil {
+		j.launcher.config.TerminationLog, j.told.take, j.launcher.config.Log); err != nil {
 		return ctx, nil, err
 	}
 	ctx, r.expire = context.WithCancelCause(ctx)

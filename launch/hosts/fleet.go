@@ -300,6 +300,17 @@ func (f *Fleet) Signal(n syscall.Signal) {
 	}
 }
 
+// Restart has one of the agents restart the workers of the whole job, and returns its name; empty where no agent can be
+// told.
+func (f *Fleet) Restart() string {
+	for _, s := range f.running() {
+		if s.wire.send(kindAgain, nil) == nil {
+			return s.name
+		}
+	}
+	return ""
+}
+
 // running are the sessions of agents that have not ended.
 func (f *Fleet) running() []*session {
 	f.mu.Lock()

@@ -20,6 +20,7 @@ const (
 	kindStart  kind = 4 // a StartProcess
 	kindStop   kind = 5 // a stopProcess
 	kindWhose  kind = 6 // a whoseMessage
+	kindAgain  kind = 7 // nothing: somebody has asked the launcher to restart the workers
 
 	// From an agent to the launcher.
 	kindHello   kind = 16 // a Hello

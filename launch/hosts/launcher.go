@@ -22,6 +22,7 @@ import (
 	"muster/internal/proc"
 	"muster/internal/tokenfile"
 	"muster/launch"
+	"muster/launch/control"
 	"muster/launch/job"
 	"muster/launch/node"
 	"muster/launch/plan"
@@ -131,6 +132,10 @@ func (l *launcher) run(ctx context.Context) (err error) {
 	})
 	l.told = keepStatus(l.nodeNames(), job.StatusFile, log)
 	defer l.told.close()
+	defer openFront(frontConfig{
+		RunID: job.RunID, Name: job.Command.Name, Role: control.Launcher, Environ: l.config.Environ, Grace: job.Stop.Grace, Interrupts: in,
+		Status: l.told.now, Restart: l.restart, Guard: l.tree.RemoveOnDeath, Log: log,
+	}).close()
 	defer l.fleet.Close()
 	defer func() { l.world.close() }()
 	if err := l.start(ctx); err != nil {
@@ -141,6 +146,21 @@ func (l *launcher) run(ctx context.Context) (err error) {
 		return l.refused(job, err)
 	}
 	return l.finish(ctx, in)
+}
+
+// restart has all workers of the job start again.
+func (l *launcher) restart(ctx context.Context) (string, error) {
+	d, _ := l.told.now(ctx)
+	node := ""
+	if d.Phase == report.PhaseRunning {
+		node = l.fleet.Restart()
+	}
+	if node == "" {
+		return "",
+			errhint.Code(errhint.With(errors.New("cannot restart the workers now: they do not run"), "muster status shows when they do"),
+				errhint.TryAgain)
+	}
+	return "node " + node + " was told to restart the workers of all nodes", nil
 }
 
 // afterWaiting is a writer for workers' output, which must not come behind what is waited for.
@@ -170,8 +190,10 @@ func (l *launcher) refused(j *job.Job, err error) error {
 	return l.compat(err)
 }
 
+const launcherMark = "MUSTER_LAUNCHER="
+
 // launcherMarker is a variable by which a guardian knows what descends from this launcher.
-func launcherMarker() string { return "MUSTER_LAUNCHER=" + strings.ToLower(rand.Text()[:12]) }
+func launcherMarker() string { return launcherMark + strings.ToLower(rand.Text()[:12]) }
 
 // openTree begins to look after the launcher's own processes, which have the marker.
 func (l *launcher) openTree(marker string) (err error) {

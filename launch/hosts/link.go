@@ -31,6 +31,7 @@ type Link struct {
 	goOnce    sync.Once
 	signals   chan syscall.Signal
 	processes chan any
+	again     chan struct{} // has room for one
 	owner     sockowner.Asker
 	lost      chan struct{}
 	why       error // why lost was closed
@@ -43,7 +44,7 @@ func OpenLink(r io.Reader, w io.Writer) *Link {
 	l := &Link{
 		wire: wire{r: r, most: maxFrame, w: w, takes: maxAnswer}, orders: make(chan Order, 1), goes: make(chan struct{}),
 		signals:   make(chan syscall.Signal, 16),
-		processes: make(chan any, 1024), lost: make(chan struct{}), done: make(chan struct{}),
+		processes: make(chan any, 1024), again: make(chan struct{}, 1), lost: make(chan struct{}), done: make(chan struct{}),
 	}
 	l.heard.Store(time.Now().UnixNano())
 	ended := make(chan error, 1)
@@ -98,6 +99,11 @@ func (l *Link) read() error {
 				return err
 			}
 			l.processes <- m
+		case kindAgain:
+			select {
+			case l.again <- struct{}{}:
+			default: // that one does it
+			}
 		case kindWhose:
 			var m whoseMessage
 			if err := decode(payload, &m); err != nil {
@@ -189,6 +195,9 @@ func (l *Link) Go(ctx context.Context) error {
 // Signals are those that the launcher has received.
 func (l *Link) Signals() <-chan syscall.Signal { return l.signals }
 
+// Again delivers that all workers of the job are to be restarted.
+func (l *Link) Again() <-chan struct{} { return l.again }
+
 // Processes are a StartProcess or a StopProcess each.
 func (l *Link) Processes() <-chan any { return l.processes }
 
@@ -206,7 +215,7 @@ func (l *Link) Hello(h Hello) error { return l.wire.sendJSON(kindHello, h) }
 // Ready says that workers could be started.
 func (l *Link) Ready(r Ready) error { return l.wire.sendJSON(kindReady, r) }
 
-// Status sends the status file as it is now.
+// Status sends how the node stands, as a status file has it.
 func (l *Link) Status(data []byte) error { return l.wire.send(kindStatus, data) }
 
 // Result says how it ended. Of longer texts than a launcher takes it sends the beginning.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"net/netip"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -166,9 +165,6 @@ func (l *launcher) order(i int) Order {
 		Collect: rules.CollectLogs != "", Preflight: rules.Preflight, Environ: job.Passed(l.job.Env, l.config.Environ),
 	}
 	o.Job.Environ = nil // made there
-	if l.config.TerminationLog != "" && o.Job.StatusFile == "" {
-		o.Job.StatusFile = os.DevNull // another path there, from which it comes home
-	}
 	if h := l.config.Horovod; h != nil {
 		hello, _ := l.fleet.Hello(i)
 		l.world.clients.Set(l.nodeNames()[i], cameFrom(context.Background(), rules.Nodes[i].Name, hello, l.away[i].Load()),

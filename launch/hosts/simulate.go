@@ -23,7 +23,10 @@ import (
 	"muster/internal/logtext"
 	"muster/internal/proc"
 	"muster/launch"
+	"muster/launch/control"
 	"muster/launch/job"
+	"muster/launch/report"
+	"muster/launch/rundir"
 )
 
 // SimulatedVariable is set for a muster that is one of the nodes of a simulation: it starts no more of them.
@@ -78,6 +81,10 @@ func Simulate(ctx context.Context, c SimulationConfig) (err error) {
 		asked.Fake).Msg("all nodes of this job and their accelerators are simulated on this machine: accelerator=fake")
 	s := simulation{config: c, tree: tree, log: c.Console.NodesLog(c.Nodes)}
 	defer s.ended()
+	defer openFront(frontConfig{
+		RunID: simulatedID(c.Job), Name: asked.Command.Name, Role: control.Simulation, Environ: c.Environ, Grace: asked.Stop.Grace,
+		Interrupts: in, Status: s.status, Restart: s.restart, Guard: tree.RemoveOnDeath, Log: log,
+	}).close()
 	for i := range c.Nodes {
 		own := job.WithVariable(environ, c.NodeVariable, SimulatedName(i))
 		if chosen { // the address is everybody's: the same rehearsal has the same host each time
@@ -105,7 +112,7 @@ func Simulate(ctx context.Context, c SimulationConfig) (err error) {
 func simulatedEnviron(ctx context.Context, c SimulationConfig) (environ []string, chosen bool, err error) {
 	environ = append(slices.Clone(c.Environ), SimulatedVariable+"=1")
 	if c.Job.RunID == "" {
-		environ = append(environ, "MUSTER_RDZV_ID=simulated-"+strconv.Itoa(os.Getpid()))
+		environ = append(environ, "MUSTER_RDZV_ID="+simulatedID(c.Job))
 	}
 	if len(c.Job.Meeting.Endpoints) > 0 {
 		return environ, false, nil
@@ -120,6 +127,42 @@ func simulatedEnviron(ctx context.Context, c SimulationConfig) (environ []string
 		return nil, false, err
 	}
 	return append(environ, "MUSTER_RDZV=muster://"+at), true, nil
+}
+
+// simulatedID is the run id of a simulated job.
+func simulatedID(j job.Job) string { return cmp.Or(j.RunID, "simulated-"+strconv.Itoa(os.Getpid())) }
+
+// node finds one of the nodes that answers.
+func (s *simulation) node(ctx context.Context) *control.Client {
+	found, err := control.Find(ctx, rundir.FindPlaces(variable(s.config.Environ, "XDG_RUNTIME_DIR"), os.TempDir()),
+		rundir.Name(simulatedID(s.config.Job)))
+	if err != nil {
+		return nil
+	}
+	for _, f := range found {
+		if f.Answer != nil && f.Answer.Muster.Role == control.Agent && f.RunID() == simulatedID(s.config.Job) {
+			return f.Client()
+		}
+	}
+	return nil
+}
+
+// status is how the job stands, as one of its nodes knows it.
+func (s *simulation) status(ctx context.Context) (report.Status, bool) {
+	if c := s.node(ctx); c != nil {
+		if a, err := c.Status(ctx, control.World); err == nil {
+			return a.Status, true
+		}
+	}
+	return report.Status{}, false
+}
+
+// restart has all workers start again.
+func (s *simulation) restart(ctx context.Context) (string, error) {
+	if c := s.node(ctx); c != nil {
+		return c.Restart(ctx)
+	}
+	return "", errhint.Code(errors.New("cannot restart the workers now: no node answers"), errhint.TryAgain)
 }
 
 // simulation is the nodes that run on this machine.

@@ -1,6 +1,7 @@
 package hosts
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -64,7 +65,14 @@ func keepStatus(names []string, path string, log zerolog.Logger) *worldStatus {
 	return w
 }
 
-// take takes what a node has in its status file. After close nothing is taken any more.
+// now is how the world stands; false while no node has said anything.
+func (w *worldStatus) now(context.Context) (report.Status, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.status.Status()
+}
+
+// take takes what a node has said of itself, as a status file has it. After close nothing is taken any more.
 func (w *worldStatus) take(node int, data []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -83,10 +91,13 @@ func (w *worldStatus) take(node int, data []byte) {
 
 // write writes the file as things stand.
 func (w *worldStatus) write() {
+	if w.path == "" {
+		return
+	}
 	w.mu.Lock()
 	data := w.status.Encode()
 	w.mu.Unlock()
-	if w.path == "" || data == nil {
+	if data == nil {
 		return
 	}
 	if err := durable.Replace(w.path, data, 0o644); err != nil {

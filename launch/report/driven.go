@@ -46,11 +46,13 @@ type DrivenEnd struct {
 }
 
 // OpenDriven writes the first state. A path that cannot be written is an error with status 2. node is this machine,
-// where the driver runs; outputs are muster's own.
-func OpenDriven(job job.Job, node string, outputs []*os.File, terminationLog string, log zerolog.Logger) (*Driven, error) {
+// where the driver runs; outputs are muster's own. changed is told each state; nil: nobody is.
+func OpenDriven(job job.Job, node string, outputs []*os.File, terminationLog string, changed func(Status),
+	log zerolog.Logger,
+) (*Driven, error) {
 	s, err := OpenStatus(StatusConfig{
 		Path: job.StatusFile, TerminationLog: terminationLog, RunID: job.RunID, Name: job.Command.Name, Node: node, Outputs: outputs,
-		Log: log, Now: time.Now,
+		Changed: changed, Log: log, Now: time.Now,
 	})
 	if err != nil {
 		return nil, err
@@ -66,7 +68,12 @@ func (d *Driven) World(number int, hosts []DrivenHost) {
 		workers += len(h.Ranks)
 		s.cfg.Tasks[i] = Task{Node: h.Name, Ranks: rankList(h.Ranks), RestartCount: number - 1}
 	}
-	d.hosts = hosts
+	d.hosts, s.doc.Ranks = hosts, nil
+	for _, h := range hosts {
+		for local, rank := range h.Ranks {
+			s.doc.Ranks = append(s.doc.Ranks, Rank{Node: h.Name, Rank: rank, LocalRank: local, Phase: PhaseRunning})
+		}
+	}
 	s.cfg.Workers, s.doc.Generation, s.doc.RestartCount, s.doc.Nodes, s.doc.WorldSize = workers, number, number-1, len(hosts), workers
 	s.Running()
 }
@@ -80,6 +87,10 @@ func (d *Driven) Ended(end DrivenEnd) {
 		counts = Counts{Failed: failed, Succeeded: max(0, end.Size-failed)}
 	}
 	d.status.doc.Counts = counts
+	for i := range d.status.doc.Ranks {
+		r := &d.status.doc.Ranks[i]
+		r.Phase, _ = d.taskEnd(&DrivenHost{Ranks: []int{r.Rank}}, end.Failures, o.Reason)
+	}
 	for i := range d.hosts {
 		t := &d.status.cfg.Tasks[i]
 		t.Phase, t.ExitCode = d.taskEnd(&d.hosts[i], end.Failures, o.Reason)

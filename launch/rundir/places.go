@@ -18,6 +18,9 @@ import (
 // prefix begins the names of run directories.
 const prefix = "job-"
 
+// Launcher ends the name of a launcher's run directory: an agent of the job may run on the same machine.
+const Launcher = ".launcher"
+
 // Name is the name of a job's run directory, by its run id.
 func Name(runID string) string { return prefix + job.FileName(runID) }
 
@@ -102,7 +105,9 @@ func (p Places) All() []string {
 }
 
 // IDOf is the run id of a run directory, as far as its name has it.
-func IDOf(dir string) string { return strings.TrimPrefix(filepath.Base(dir), prefix) }
+func IDOf(dir string) string {
+	return strings.TrimSuffix(strings.TrimPrefix(filepath.Base(dir), prefix), Launcher)
+}
 
 // Exists reports whether there is a directory at a path.
 func Exists(dir string) bool {

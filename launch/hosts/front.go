@@ -1,0 +1,148 @@
+package hosts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"muster/internal/errhint"
+	"muster/launch"
+	"muster/launch/control"
+	"muster/launch/report"
+	"muster/launch/rundir"
+)
+
+// front is where a job that a launcher runs is seen and steered from outside: a run directory of the launcher's own,
+// and who answers there. A nil front is none: the job runs all the same.
+type front struct {
+	config frontConfig
+	dir    rundir.Dir
+	server *control.Server
+
+	mu     sync.Mutex
+	closed bool
+}
+
+// frontConfig is what a front tells, and what it has done.
+type frontConfig struct {
+	RunID, Name string
+	Role        control.Role
+	// Environ is that of the launcher.
+	Environ []string
+	Grace   time.Duration
+	// Interrupts hear of a request to stop the job.
+	Interrupts *launch.Interrupts
+	// Status is how the job stands; false where nobody has said anything yet.
+	Status func(ctx context.Context) (report.Status, bool)
+	// Restart has all workers start again, and says what follows; nil: that cannot be had.
+	Restart func(ctx context.Context) (string, error)
+	// Guard has a directory removed where the launcher is killed.
+	Guard func(paths ...string) error
+	Log   zerolog.Logger
+}
+
+// openFront makes a launcher's run directory, and answers there.
+func openFront(c frontConfig) *front {
+	f := &front{config: c}
+	temp, err := filepath.Abs(os.TempDir())
+	if err == nil {
+		places := rundir.FindPlaces(variable(c.Environ, "XDG_RUNTIME_DIR"), temp)
+		// An agent of the job may run here, too, whose directory has the job's name.
+		f.dir, err = rundir.Make(filepath.Join(places.Parent, rundir.Name(c.RunID)+rundir.Launcher), c.Log)
+	}
+	if err == nil {
+		err = c.Guard(f.dir.Path)
+	}
+	if err == nil {
+		f.server, err = control.Serve(control.Config{Dir: f.dir.Path, Served: f, Log: c.Log, Muster: control.Muster{Role: c.Role}})
+	}
+	if err != nil {
+		c.Log.Warn().Err(err).Msg("the job runs, but muster status, stop and the like cannot reach its launcher")
+	}
+	return f
+}
+
+// close ends the answers. Nothing is delivered to the Interrupts any more then.
+func (f *front) close() {
+	if f == nil {
+		return
+	}
+	f.mu.Lock()
+	f.closed = true
+	f.mu.Unlock()
+	if err := errors.Join(f.server.Close(), f.dir.Remove()); err != nil {
+		f.config.Log.Warn().Err(err).Msg("the run directory of the launcher could not be removed")
+	}
+}
+
+// drivenStatus is how the job of a driver stands.
+type drivenStatus struct {
+	mu     sync.Mutex
+	status report.Status
+	told   bool
+}
+
+// take takes a state of the status file.
+func (s *drivenStatus) take(d report.Status) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.status, s.told = d, true
+}
+
+func (s *drivenStatus) now(context.Context) (report.Status, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.status, s.told
+}
+
+var _ control.Served = (*front)(nil)
+
+// Status implements control.Served.
+func (f *front) Status(ctx context.Context, _ control.Scope) (report.Status, error) {
+	if d, ok := f.config.Status(ctx); ok {
+		return d, nil
+	}
+	return report.Status{
+		Version: 1, RunID: f.config.RunID, Name: f.config.Name, Phase: report.PhasePending,
+		Tasks: []report.Task{}, Conditions: []report.Condition{},
+	}, nil
+}
+
+// Rank implements control.Served.
+func (f *front) Rank(_ context.Context, rank int) (control.Rank, error) {
+	return control.Rank{},
+		errhint.With(errhint.Usagef("rank %d runs on one of the job's nodes, whose muster knows it, and not in its launcher", rank),
+			"call muster there")
+}
+
+// Stop implements control.Served.
+func (f *front) Stop(_ context.Context, by control.Peer, now bool) (string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return "", errhint.Code(errors.New("the job has just ended"), errhint.TryAgain)
+	}
+	f.config.Log.Warn().Int("uid", by.UID).Int("pid", by.PID).Bool("now", now).Msg("asked to stop the job")
+	f.config.Interrupts.Ask(fmt.Sprintf("user %d has stopped the job", by.UID), now)
+	if now {
+		return "the job is being stopped without grace", nil
+	}
+	return fmt.Sprintf("the job is being stopped: its workers have %v", f.config.Grace), nil
+}
+
+// Restart implements control.Served.
+func (f *front) Restart(ctx context.Context, by control.Peer) (string, error) {
+	if f.config.Restart == nil {
+		return "",
+			errhint.With(errhint.Usagef("cannot restart the workers of an elastic job of Horovod from outside: its driver starts each by itself"),
+				"stop the job and start it again")
+	}
+	f.config.Log.Warn().Int("uid", by.UID).Int("pid", by.PID).Msg("asked to restart the workers")
+	return f.config.Restart(ctx)
+}
