@@ -124,6 +124,121 @@ func TestSeeAndSteer(t *testing.T) {
 	j.nothingLeft(j.runtimeDir)
 }
 
+// TestSeeWorld sees a job of three agents of torchrun's name from each of them, and restarts and stops it by one.
+func TestSeeWorld(t *testing.T) {
+	t.Parallel()
+	flags, _ := staticFlags(t, 3)
+	m := newMeet(t, untilStopped, append(flags, "--nproc-per-node=2")...)
+	var agents []*testJob
+	for rank := range 3 {
+		agents = append(agents, m.start(rank, fmt.Sprintf("--node-rank=%d", rank), fmt.Sprintf("--local-addr=127.0.0.%d", rank+1)))
+	}
+	for i, j := range agents {
+		a := untilRanks(t, j.runtimeDir, 6)
+		if a.Nodes != 3 || a.WorldSize != 6 || len(a.Tasks) != 3 || a.Counts.Running != 6 || a.Message != "" || a.GroupRank != i {
+			t.Errorf("node %d: %+v", i, a.Status)
+		}
+		for rank, r := range a.Ranks {
+			if r.Rank != rank || r.PID == 0 || (r.CPUSeconds != nil) != (rank/2 == i) {
+				t.Errorf("node %d, rank %d: %+v", i, rank, r)
+			}
+		}
+	}
+	steering(t, agents[0].runtimeDir, "exec", "--rank", "5", "--", "true").expect(t, 2, "rank 5 of job none is on node")
+	steering(t, agents[1].runtimeDir, "restart").expect(t, 0, "start again")
+	for i, j := range agents {
+		testutil.Eventually(t, time.Minute, "all workers of a second round run", func() bool {
+			a, _ := statusOf(t, j.runtimeDir)
+			restarted := 0
+			for _, r := range a.Ranks {
+				if r.Phase == report.PhaseRunning && r.Restarts == 1 {
+					restarted++
+				}
+			}
+			return a.Generation == 1 && restarted == 6 && a.RestartCount == 0
+		})
+		m.says(agents[i], "somebody has asked for it")
+	}
+	steering(t, agents[2].runtimeDir, "stop").expect(t, 0, "is being stopped")
+	for _, j := range agents {
+		if got := m.ends(j, 143); strings.Contains(got.stderr, "muster: error") {
+			t.Errorf("who has stopped a job needs no report:\n%s", got.stderr)
+		}
+	}
+}
+
+// TestStopWorldInPause stops a job of two nodes by one of them while both pause for an hour before a restart.
+func TestStopWorldInPause(t *testing.T) {
+	t.Parallel()
+	flags, _ := staticFlags(t, 2)
+	m := newMeet(t, "exit 3", append(flags, "--max-restarts=3", "--restart-delay=1h")...)
+	m.native = true
+	one, zero := m.start(1, "--node-rank=1"), m.start(0, "--node-rank=0")
+	for _, j := range []*testJob{one, zero} {
+		testutil.Eventually(t, time.Minute, "the node pauses", func() bool {
+			a, _ := statusOf(t, j.runtimeDir)
+			return a.Phase == report.PhaseRestarting
+		})
+	}
+	steering(t, one.runtimeDir, "stop").expect(t, 0, "is being stopped")
+	m.ends(one, 143)
+	m.ends(zero, 143)
+}
+
+// TestSeeLauncher sees jobs by the muster that has started all their nodes: on hosts, simulated, and an elastic one of
+// Horovod.
+func TestSeeLauncher(t *testing.T) {
+	discovery := filepath.Join(t.TempDir(), "hosts.sh")
+	if err := os.WriteFile(discovery, []byte("#!/bin/sh\necho localhost:2\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		args     []string
+		role     control.Role
+		restarts int // its status
+	}{
+		"hosts": {[]string{"run", "--hosts", "localhost,127.0.0.1", "--", "sh", "-c", untilStopped}, control.Launcher, 0},
+		"simulated": {
+			[]string{"run", "--simulate-nodes", "2", "--nnodes", "2", "-n", "1", "--", "sh", "-c", untilStopped},
+			control.Simulation, 0,
+		},
+		"elastic": {
+			[]string{"horovodrun", "-np", "2", "--min-np", "1", "--host-discovery-script", discovery, "sh", "-c", untilStopped},
+			control.Driver, 2,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var environ []string
+			if c.role == control.Simulation {
+				environ = []string{"MUSTER_FAKE=" + filepath.Join("..", "..", "examples", "cluster.yaml")}
+			}
+			j := start(t, environ, c.args...)
+			a := untilRanks(t, j.runtimeDir, 2)
+			if a.Muster.Role != c.role || a.Muster.PID != j.Process.Pid || a.WorldSize != 2 {
+				t.Errorf("%+v", a)
+			}
+			var list []psEntry
+			if got := steering(t, j.runtimeDir, "ps", "-o", "json"); json.Unmarshal([]byte(got.stdout), &list) != nil || len(list) != 1 {
+				t.Errorf("%s", got.stdout)
+			}
+			if c.role != control.Driver {
+				steering(t, j.runtimeDir, "exec", "--rank", "1", "--", "sh", "-c", "echo in $RANK").expect(t, 0, "in 1\n")
+			}
+			steering(t, j.runtimeDir, "exec", "--rank", "9", "--", "true").expect(t, 2)
+			if steering(t, j.runtimeDir, "restart").expect(t, c.restarts); c.restarts == 0 {
+				testutil.Eventually(t, time.Minute, "the workers are others", func() bool {
+					b, _ := statusOf(t, j.runtimeDir)
+					return b.Phase == report.PhaseRunning && len(b.Ranks) == 2 && b.Generation == 1 && b.Ranks[0].PID != a.Ranks[0].PID
+				})
+			}
+			steering(t, j.runtimeDir, "stop").expect(t, 0, "is being stopped")
+			j.wait().expect(t, 143, "asked to stop the job")
+			j.nothingLeft(j.runtimeDir)
+		})
+	}
+}
+
 // TestStopInEachPhase stops jobs that wait for other nodes, that pause before a restart, that are being stopped
 // already, and whose workers do not heed SIGTERM.
 func TestStopInEachPhase(t *testing.T) {

@@ -1,0 +1,103 @@
+package launch
+
+import (
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"muster/launch/plan"
+	"muster/launch/report"
+	"muster/rendezvous"
+	"muster/rendezvous/memstore"
+)
+
+// boardOf is a round with a board.
+type boardOf struct {
+	rendezvous.Exchange
+	board rendezvous.Board
+}
+
+func (b boardOf) Board() rendezvous.Board { return b.board }
+
+// testSteering is that of a node in a round, without a run directory.
+func testSteering(t *testing.T, node string, groupRank, nodes int, board rendezvous.Board) (*Steering, func()) {
+	t.Helper()
+	s := &Steering{
+		plan: &plan.Plan{Hostname: node}, log: zerolog.New(io.Discard), now: make(chan struct{}), restarts: make(chan chan error),
+		changed: make(chan struct{}, 1), others: map[int]heardStatus{},
+	}
+	s.tell(report.Status{
+		RunID: "it", Nodes: nodes, GroupRank: groupRank, Phase: report.PhaseRunning, Counts: report.Counts{Running: 1},
+		Tasks: []report.Task{{Node: node, Phase: report.PhaseRunning}}, Ranks: []report.Rank{},
+	})
+	end := s.take(t.Context(), rendezvous.Round{GroupRank: groupRank, GroupWorldSize: nodes, Exchange: boardOf{board: board}})
+	return s, end
+}
+
+// TestWorldOfTheBoard: what other nodes have said, one that is silent, one that says nonsense, and what is left when
+// the round is over.
+func TestWorldOfTheBoard(t *testing.T) {
+	t.Parallel()
+	space := memstore.NewSpace()
+	a, endA := testSteering(t, "node-0", 0, 4, space.Client())
+	_, endB := testSteering(t, "node-1", 1, 4, space.Client())
+	defer endB()
+	hostile := space.Client()
+	if err := hostile.Set(t.Context(), statusKey+"2", []byte(`{"status":{"tasks":[]},"at":"no time"}`)); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	d := a.world(t.Context(), a.Status())
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	want := []string{"node-0", "node-1", "group rank 2", "group rank 3"}
+	if len(d.Tasks) != 4 || d.Counts.Running != 2 || d.Message != "" {
+		t.Fatalf("%+v", d)
+	}
+	for i, task := range d.Tasks {
+		if task.Node != want[i] || task.LastKnown != nil || i >= 2 && task.Phase != report.PhasePending {
+			t.Errorf("%d: %+v", i, task)
+		}
+	}
+	endA()
+	d = a.world(t.Context(), a.Status())
+	if d.Tasks[0].LastKnown != nil || d.Tasks[1].Node != "node-1" || d.Tasks[1].LastKnown == nil ||
+		!strings.Contains(d.Message, "cannot be asked now") {
+		t.Errorf("%+v", d)
+	}
+}
+
+// TestStopOfTheBoard: a node that is stopped has the others of its round stopped, also while they do something else,
+// and without grace when that is asked for later.
+func TestStopOfTheBoard(t *testing.T) {
+	t.Parallel()
+	space := memstore.NewSpace()
+	a, endA := testSteering(t, "node-0", 0, 2, space.Client())
+	b, endB := testSteering(t, "node-1", 1, 2, space.Client())
+	defer endA()
+	defer endB()
+	ctx := b.Until(t.Context())
+	if err := a.tellOthers(t.Context(), a.board, "somebody\x1b[2J asked", false); err != nil {
+		t.Fatal(err)
+	}
+	<-ctx.Done()
+	if e := stopEvent(ctx, 0); !e.Everywhere || e.Text != `somebody\x1b[2J asked` {
+		t.Errorf("%+v", e)
+	}
+	if late := b.Until(t.Context()); late.Err() == nil {
+		t.Error("who runs the job from now on has not heard of it")
+	}
+	select {
+	case <-b.now:
+		t.Error("nobody has asked for no grace")
+	default:
+	}
+	if err := a.tellOthers(t.Context(), a.board, "", true); err != nil {
+		t.Fatal(err)
+	}
+	<-b.now
+}
