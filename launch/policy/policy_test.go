@@ -512,3 +512,41 @@ func TestAccount(t *testing.T) {
 		}
 	}
 }
+
+// TestStopEverywhere: who asks for the end of the whole job has it proposed to all nodes, as long as nothing else is
+// decided; a signal ends this node's part alone.
+func TestStopEverywhere(t *testing.T) {
+	for name, c := range map[string]struct {
+		before []Event
+		asked  Event
+		want   Verdict
+	}{
+		"a signal":   {nil, Event{Kind: StopRequested}, StopForNow},
+		"asked":      {nil, Event{Kind: StopRequested, Everywhere: true, Text: "somebody"}, Fail},
+		"not agreed": {nil, Event{Kind: NotAgreed, Everywhere: true, Text: "somebody"}, Fail},
+		"lingering":  {[]Event{{Kind: WorkerExited, Rank: 0}}, Event{Kind: StopRequested, Everywhere: true}, Succeed},
+		"decided":    {[]Event{{Kind: WorkerExited, Rank: 0, Status: 3}}, Event{Kind: StopRequested, Everywhere: true}, CarryOn},
+		"asked, paused": {
+			[]Event{{Kind: VerdictHeard, Said: rendezvous.Verdict{Kind: rendezvous.Restart, Rank: -1}}},
+			Event{Kind: StopRequested, Everywhere: true},
+			Fail,
+		},
+	} {
+		policy := New(job.RestartRules{Success: job.QuorumAny, Linger: time.Hour}, 2, func() float64 { return 0 })
+		for _, e := range append([]Event{{Kind: GroupStarted, World: 4}}, c.before...) {
+			policy.Step(e)
+		}
+		d := policy.Step(c.asked)
+		if d.Verdict != c.want {
+			t.Errorf("%s: %+v", name, d)
+		}
+		if c.want != Fail {
+			continue
+		}
+		v := d.Proposal("node-1")
+		if again := DecisionOf(v); !d.Stops() || v.Kind != rendezvous.Fail || v.Status != 143 || v.Reason != "StopRequested" ||
+			!again.Stops() || again.Status != 143 || again.Text != d.Message() {
+			t.Errorf("%s: %+v, %+v", name, v, again)
+		}
+	}
+}
