@@ -96,7 +96,7 @@ func (j *elasticJob) run(ctx context.Context) (err error) {
 	for _, own := range []*job.Job{&l.job, asked} {
 		own.RunID = cmp.Or(own.RunID, strings.TrimPrefix(j.marker, launcherMark))
 	}
-	defer openFront(frontConfig{
+	defer openFront(frontConfig{ //nolint:contextcheck // its end bounds itself
 		RunID: asked.RunID, Name: asked.Command.Name, Role: control.Driver, Environ: l.config.Environ, Grace: asked.Stop.Grace,
 		Interrupts: in, Status: j.told.now, Guard: l.tree.RemoveOnDeath, Log: log,
 	}).close()

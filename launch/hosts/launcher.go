@@ -132,7 +132,7 @@ func (l *launcher) run(ctx context.Context) (err error) {
 	})
 	l.told = keepStatus(l.nodeNames(), job.StatusFile, log)
 	defer l.told.close()
-	defer openFront(frontConfig{
+	defer openFront(frontConfig{ //nolint:contextcheck // its end bounds itself
 		RunID: job.RunID, Name: job.Command.Name, Role: control.Launcher, Environ: l.config.Environ, Grace: job.Stop.Grace, Interrupts: in,
 		Status: l.told.now, Restart: l.restart, Guard: l.tree.RemoveOnDeath, Log: log,
 	}).close()

@@ -81,7 +81,7 @@ func Simulate(ctx context.Context, c SimulationConfig) (err error) {
 		asked.Fake).Msg("all nodes of this job and their accelerators are simulated on this machine: accelerator=fake")
 	s := simulation{config: c, tree: tree, log: c.Console.NodesLog(c.Nodes)}
 	defer s.ended()
-	defer openFront(frontConfig{
+	defer openFront(frontConfig{ //nolint:contextcheck // its end bounds itself
 		RunID: simulatedID(c.Job), Name: asked.Command.Name, Role: control.Simulation, Environ: c.Environ, Grace: asked.Stop.Grace,
 		Interrupts: in, Status: s.status, Restart: s.restart, Guard: tree.RemoveOnDeath, Log: log,
 	}).close()
