@@ -1,7 +1,9 @@
 package launch
 
 import (
+	"encoding/json"
 	"io"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -68,6 +70,30 @@ func TestWorldOfTheBoard(t *testing.T) {
 	if d.Tasks[0].LastKnown != nil || d.Tasks[1].Node != "node-1" || d.Tasks[1].LastKnown == nil ||
 		!strings.Contains(d.Message, "cannot be asked now") {
 		t.Errorf("%+v", d)
+	}
+}
+
+// BenchmarkWorld asks a node for a world of 512 nodes with 8 ranks each.
+func BenchmarkWorld(b *testing.B) {
+	space := memstore.NewSpace()
+	const nodes = 512
+	own := report.Status{Nodes: nodes, Phase: report.PhaseRunning, Tasks: []report.Task{{Node: "node-0"}}}
+	for node := range nodes {
+		d := own
+		d.GroupRank, d.Ranks = node, make([]report.Rank, 8)
+		text, err := json.Marshal(heardStatus{d, time.Now()})
+		if err == nil {
+			err = space.Client().Set(b.Context(), statusKey+strconv.Itoa(node), text)
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	s := &Steering{others: map[int]heardStatus{}, board: roundBoard{space.Client(), 0, nodes}}
+	for b.Loop() {
+		if d := s.world(b.Context(), own); len(d.Ranks) != (nodes-1)*8 {
+			b.Fatalf("%d ranks", len(d.Ranks))
+		}
 	}
 }
 

@@ -85,10 +85,11 @@ func (a *app) watchStatus(ctx context.Context, c *control.Client, output string)
 			say(a.stderr, "the job has ended\n")
 			return nil
 		}
-		if err != nil {
+		if err != nil && (first || errhint.CodeOf(err) != errhint.TryAgain) {
 			return err
 		}
 		switch {
+		case err != nil: // it may answer the next time
 		case terminal:
 			say(a.stdout, "\x1b[H\x1b[2J")
 		case !first && output == asYAML:
@@ -96,7 +97,9 @@ func (a *app) watchStatus(ctx context.Context, c *control.Client, output string)
 		case !first && output != asJSON:
 			say(a.stdout, "\n")
 		}
-		if err := writeStatus(a.stdout, d, output, time.Now()); err != nil {
+		if err != nil {
+			a.PrintError(err)
+		} else if err := writeStatus(a.stdout, d, output, time.Now()); err != nil {
 			return err
 		}
 		select {
