@@ -99,7 +99,7 @@ func NewHosts(ctx context.Context, c hosts.LauncherConfig, req dialect.Request, 
 		base, sure = base+p.Procs, sure && counted[i] == ""
 		if i == 0 || req.JSON { // the text shows no more
 			var err error
-			if m.Node, err = newNode(p, nil, place, showing(req.ShowValues)); err != nil {
+			if m.Node, err = newNode(p, nil, place, showingOf(req)); err != nil {
 				return nil, err
 			}
 			m.counted = counted[i]
