@@ -344,7 +344,7 @@ func TestReadmeIsOfThisVersion(t *testing.T) {
 		t.Errorf("%d rows with figures", rows)
 	}
 	_, line, found := strings.Cut(readme, "What each flag does")
-	line, _, _ = strings.Cut(line, "\n")
+	line, _, _ = strings.Cut(line, "\n\n")
 	links := regexp.MustCompile(`\((docs/compat/\w+\.md)\)`).FindAllStringSubmatch(line, -1)
 	if !found || len(links) != 7 {
 		t.Fatalf("%d links", len(links))
