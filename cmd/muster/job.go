@@ -62,7 +62,7 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 	if len(req.Job.Hosts.Nodes) > 0 {
 		return a.runHosts(ctx, req, log)
 	}
-	plan, err := node.Plan(req.Job, a, log)
+	plan, err := node.Plan(ctx, req.Job, a, log)
 	if err != nil {
 		return a.refused(req, a.host(&req.Job), err)
 	}

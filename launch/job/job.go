@@ -312,6 +312,9 @@ type WarmRules struct {
 	// Auto imports what the script begins with, as far as it is installed. Modules are imported after that.
 	Auto    bool
 	Modules []string
+	// Doubted are those of Modules whose names may be a slip of the pen from another word of --warm, each with that
+	// word: where no worker could import it, the job is refused.
+	Doubted map[string]string
 	// Restarts leaves the first start as it is, and makes the template beside the training. No start waits for it.
 	Restarts bool
 	// Wait bounds how long a start waits for the template; then the workers start by themselves.
