@@ -111,7 +111,7 @@ func Horovodrun(inv Invocation) (Request, error) {
 	h.fixedRules()
 	settleMeeting(&h.req, words, &h.wrong)
 	if err := h.req.finish(words, &h.wrong); err != nil {
-		return Request{JSON: h.req.JSON}, err
+		return h.req.asked(), err
 	}
 	return h.req, nil
 }

@@ -23,6 +23,23 @@ func asksForJSON(args []string) bool {
 	return slices.Contains(args, "--json") || slices.Contains(args, "--json=true")
 }
 
+// askedFormat is what --log-format says among flags that could not be read to their end, empty for nothing.
+func askedFormat(args []string) (format string) {
+	for i, word := range args {
+		name, text, joined := strings.Cut(word, "=")
+		switch {
+		case word == "--":
+			return format
+		case plain(name) != "--log-format":
+		case joined:
+			format = text
+		case i+1 < len(args):
+			format = args[i+1]
+		}
+	}
+	return format
+}
+
 // Native reads a command line of muster's own run command. A flag's value comes from the command line, else from
 // MUSTER_<FLAG>, else from PET_<FLAG>, else from the file of --config, else from the platform, else it is the default.
 //
@@ -90,7 +107,7 @@ func Native(inv Invocation) (Request, error) {
 	checkRules(&r, words, &wrong)
 	checkPolicy(&r, words, &wrong)
 	if err := r.finish(words, &wrong); err != nil {
-		return Request{JSON: r.JSON}, err
+		return r.asked(), err
 	}
 	return r, nil
 }

@@ -67,6 +67,9 @@ func (o Own) json(env environ) bool {
 	return switched(word)
 }
 
+// LogFormat is what --log-format says in front of a dialect's name, empty where it does not stand there.
+func (o Own) LogFormat() string { return o.words["log-format"].text }
+
 // anywhere returns the setting that may stand in front of a dialect's name, nil for none.
 func anywhere(flag string) *setting {
 	for _, s := range allSettings() {

@@ -92,7 +92,7 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 		return a.refused(req, a.host(&req.Job), err)
 	}
 	result, err := node.Run(ctx, agent, a)
-	say(a.stderr, "%s", result.Report)
+	a.printReport(result.Report)
 	return err
 }
 
@@ -188,7 +188,7 @@ func formatLists(lists [][]int) []string {
 // Agent implements node.Here.
 func (a *app) Agent(plan *plan.Plan, at place.Reach, in *launch.Interrupts, log zerolog.Logger) *launch.Agent {
 	return &launch.Agent{
-		LogTo: a.logTo, Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
+		LogTo: a.logTo, LogJSON: a.logsJSON(), Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
 		StopTold: a.nodeName != "", Guardian: []string{"/proc/self/exe", guardianArg},
 		OpenCheckpoints: checkpointService(plan, at, a.memoryDir(), log),
 		Salvager:        []string{"/proc/self/exe", salvageArg, cmp.Or(a.logFormat, logtext.Auto)},

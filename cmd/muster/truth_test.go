@@ -86,7 +86,7 @@ func TestReportSaysWhatPeopleLookFor(t *testing.T) {
 			[]string{"restarts  : none was asked for", "Root Cause (first observed failure):"},
 		},
 	} {
-		got := muster(t, []string{"MUSTER_RESTART_DELAY=0s"}, append(c.args, "sh", "-c", "exit 3")...)
+		got := muster(t, []string{asText, "MUSTER_RESTART_DELAY=0s"}, append(c.args, "sh", "-c", "exit 3")...)
 		if got.status != 3 {
 			t.Errorf("%q: status %d, want 3\n%s", c.args, got.status, got.stderr)
 		}
@@ -190,7 +190,7 @@ func TestSimulatedNodesLeave(t *testing.T) {
 				told, left := false, strings.Contains(got.stderr, "muster: error: node "+hosts.SimulatedName(i)+" ")
 				for line := range strings.Lines(got.stderr) { // the others' leaving may end its check before it has the result
 					told = told || strings.Contains(line, `"agent":"`+hosts.SimulatedName(i)+`"`) &&
-						strings.Contains(line, `"status":"FAIL"`)
+						strings.Contains(line, `"status":"FAIL"`) && !strings.Contains(line, `"report":{`) // that is of all nodes
 				}
 				if left != told || told && i >= c.faulty {
 					t.Errorf("%s was told to leave: %v, and has left: %v", hosts.SimulatedName(i), told, left)

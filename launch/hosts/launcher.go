@@ -331,14 +331,15 @@ func (l *launcher) finish(ctx context.Context, in *launch.Interrupts) error {
 	l.config.Console.Flush()
 	l.say("%s", o.Report)
 	stopped, signaled := errors.AsType[*launch.SignalError](context.Cause(ctx))
-	if len(o.Unclean) > 0 && (signaled || abandoned) {
-		l.say("muster: error: nobody has said that nothing is left on %s: look there\n", strings.Join(o.Unclean, ", "))
-	}
 	if signaled {
 		o.Status = errhint.FromSignal(int(stopped.Signal))
 	}
+	if len(o.Unclean) > 0 && (signaled || abandoned) {
+		err := fmt.Errorf("nobody has said that nothing is left on %s: look there", strings.Join(o.Unclean, ", "))
+		l.config.Console.PrintError(errhint.Code(err, o.Status))
+	}
 	if o.Errors != nil {
-		l.config.Console.PrintError(o.Errors)
+		l.config.Console.PrintError(errhint.Code(o.Errors, o.Status))
 	}
 	l.tellEnd(o)
 	if o.Status == errhint.OK {
