@@ -265,7 +265,7 @@ func (a *Agent) tellKilled(exits []report.Exit) {
 // finish writes how the job ended into the status file, and makes a Result of it.
 func (a *Agent) finish(ctx context.Context, o report.Outcome, d policy.Decision) Result {
 	var res Result
-	var said, summary string // why, for people
+	var said, summary string                              // why, for people
 	if d.Verdict == policy.StopForNow && a.unfit != nil { // it was about to leave anyway, and why says more
 		d = *a.unfit
 		o.Reason = d.Reason

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -371,6 +372,30 @@ func TestOutputGoesWhereItWasAsked(t *testing.T) {
 	}
 	if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
 		t.Errorf("left in the temporary directory: %v, %v", left, err)
+	}
+}
+
+// TestMasterPortOfElasticHosts: where a job that may shrink cannot have the port of --master-port, that is told.
+func TestMasterPortOfElasticHosts(t *testing.T) {
+	t.Parallel()
+	for _, taken := range []bool{true, false} {
+		l, err := net.Listen("tcp", ":0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close() })
+		_, port, _ := net.SplitHostPort(l.Addr().String())
+		if !taken {
+			_ = l.Close()
+		}
+		got := muster(t, nil, "run", "--hosts", "localhost,127.0.0.1", "--nnodes", "1:2", "--master-port", port, "--", "sh", "-c",
+			"echo at $MASTER_PORT")
+		const told = "cannot have the port that was asked for"
+		had := strings.Count(got.stdout, "at "+port+"\n")
+		if n := strings.Count(got.stderr, told); got.status != 0 || taken && had > 0 || (had == 0) != (n == 1) || n == 1 &&
+			(!strings.Contains(got.stderr, `"port":`+port) || !strings.Contains(got.stderr, `"source":"flag --master-port"`)) {
+			t.Errorf("taken: %v; status %d, %q, told %d times\n%s", taken, got.status, got.stdout, n, got.stderr)
+		}
 	}
 }
 
