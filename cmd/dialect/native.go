@@ -95,7 +95,6 @@ func Native(inv Invocation) (Request, error) {
 	equivalents := applyConf(&r.Job, words["rdzv-conf"], &wrong)
 	r.Job.Meeting.Backend = backendStandalone // until a setting says otherwise
 	r.give(list, words, equivalents, &wrong)
-	fillLogDir(&r.Job.Logs, words)
 	settleSimulation(&r, words, &wrong)
 	if hosted(words) {
 		nativeHosts(&r, inv, words, &wrong)
@@ -108,6 +107,9 @@ func Native(inv Invocation) (Request, error) {
 	checkPolicy(&r, words, &wrong)
 	if err := r.finish(words, &wrong); err != nil {
 		return r.asked(), err
+	}
+	if dir := r.Job.Logs.Dir; dir != "" && dir != os.DevNull {
+		r.Job.FileAll()
 	}
 	return r, nil
 }
@@ -139,15 +141,6 @@ func standalone(words map[string]given, wrong *problems) {
 			nodes.written("nnodes")))
 	}
 	words["platform"] = given{text: "none", source: word.source}
-}
-
-// fillLogDir has all output written to a directory that was named, where nothing says what is to go there.
-func fillLogDir(logs *job.LogRules, words map[string]given) {
-	_, tee := words["tee"]
-	_, redirects := words["redirects"]
-	if dir := logDir(words["log-dir"].text); dir != "" && dir != os.DevNull && !tee && !redirects {
-		logs.Tee = job.StreamMap{Default: job.Both}
-	}
 }
 
 // isLauncher reports whether a program is a launcher, which has flags of such names itself.

@@ -66,6 +66,8 @@ func TestOrdinaryMistakes(t *testing.T) {
 		"a misspelt word of --warm, two hosts": {[]string{"run", "--hosts", "localhost,127.0.0.2", "--warm", "atuo", "--",
 			"python3", script},
 			[]string{"did you mean auto?"}},
+		"files to collect, and none asked for": {[]string{"run", "--hosts", "localhost,127.0.0.2", "--tee", "0", "--collect-logs",
+			t.TempDir(), "--", "true"}, []string{"cannot use --collect-logs with --tee and --redirects that write nothing to files"}},
 		"a host twice, colossalai": {[]string{"colossalai", "run", "--nproc_per_node", "1", "--host", "a,a", script},
 			[]string{"cannot use --host a,a: item 2: the host a was there before"}},
 	} {

@@ -241,11 +241,12 @@ func (l *launcher) prepare() error {
 		if j.Logs.Dir == os.DevNull {
 			return errhint.Usagef("cannot use --collect-logs with --log-dir /dev/null: there would be no files")
 		}
+		if j.FileAll(); !j.Logs.Redirect.Any() && !j.Logs.Tee.Any() {
+			return errhint.With(errhint.Usagef("cannot use --collect-logs with --tee and --redirects that write nothing to files"),
+				"leave them out: all output goes to files then")
+		}
 		if err := os.MkdirAll(dir, 0o777); err != nil {
 			return errhint.Usagef("cannot use --collect-logs %s: %w", dir, err)
-		}
-		if !j.Logs.Redirect.Any() && !j.Logs.Tee.Any() {
-			j.Logs.Tee = job.StreamMap{Default: job.Both}
 		}
 	}
 	return nil
