@@ -31,7 +31,7 @@ func ParseOwn(args []string) (Own, []string, error) {
 		name := strings.ReplaceAll(spelling[2:], "_", "-")
 		s := anywhere(name)
 		if s == nil {
-			if near := nearest(spelling, anywhereFlags()); near != "" {
+			if near := nearest(spelling, anywhereFlags()); near != "" || onlyOfRun("--"+name) {
 				wrong.add(unknownFlag(spelling, anywhereFlags(), "-h"))
 			}
 			break
