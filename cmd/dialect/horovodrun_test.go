@@ -443,8 +443,10 @@ func TestFilesThatWereAskedFor(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		req, err := dialect.Read("horovodrun", dialect.Invocation{Argv0: "muster", Own: own,
-			Args: []string{"-np", "2", "--output-filename", "logs", "true"}})
+		req, err := dialect.Read("horovodrun", dialect.Invocation{
+			Argv0: "muster", Own: own,
+			Args: []string{"-np", "2", "--output-filename", "logs", "true"},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

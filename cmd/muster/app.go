@@ -141,11 +141,10 @@ func (a *app) errorLine(err error, status int) string {
 	if a.nodeName != "" {
 		log = log.With().Str(logtext.NodeKey, a.nodeName).Logger()
 	}
-	e := log.Error()
 	if hint := errhint.Of(err); hint != "" {
-		e = e.Str("hint", hint)
+		log = log.With().Str("hint", hint).Logger()
 	}
-	e.Int("status", status).Msg(strings.TrimSpace(err.Error()))
+	log.Error().Int("status", status).Msg(strings.TrimSpace(err.Error()))
 	return line.String()
 }
 

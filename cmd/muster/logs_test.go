@@ -93,28 +93,56 @@ func TestEveryLineIsJSON(t *testing.T) {
 		message, hint string // in the line with a status
 		rootCause     bool
 	}{
-		"a worker fails": {[]string{asText}, slices.Concat([]string{"run", "--log-format", "json", "-n", "2"}, fail), 4,
-			"rank 1", "", true},
-		"on hosts": {[]string{asText}, slices.Concat([]string{"run", "--log-format=json", "--hosts", "localhost:1,127.0.0.1:1"}, fail), 4,
-			"rank 1", "", true},
-		"on simulated nodes": {nil,
+		"a worker fails": {
+			[]string{asText},
+			slices.Concat([]string{"run", "--log-format", "json", "-n", "2"}, fail), 4,
+			"rank 1", "", true,
+		},
+		"on hosts": {
+			[]string{asText},
+			slices.Concat([]string{"run", "--log-format=json", "--hosts", "localhost:1,127.0.0.1:1"}, fail), 4,
+			"rank 1", "", true,
+		},
+		"on simulated nodes": {
+			nil,
 			slices.Concat([]string{"run", "--simulate-nodes", "2", "--nnodes", "2", "--accelerator", "fake:" + fourNodes(t)},
-				fail), 4, "rank 1", "", true},
-		"torchrun": {[]string{asText},
-			[]string{"--log-format", "json", "torchrun", "--standalone", "--nproc-per-node=2", "--no-python", "sh",
-				"-c", failing}, 4, "rank 1", "", true},
-		"the deadline": {nil, []string{"run", "--active-deadline", "1s", "--", "sleep", "100"}, 124,
-			"deadline of 1s reached", "", false},
-		"an unknown flag": {[]string{asText}, []string{"run", "--log-format", "json", "--nope", "--", "true"}, 2,
-			"--nope", "", false},
+				fail), 4, "rank 1", "", true,
+		},
+		"torchrun": {
+			[]string{asText},
+			[]string{
+				"--log-format", "json", "torchrun", "--standalone", "--nproc-per-node=2", "--no-python", "sh",
+				"-c", failing,
+			},
+			4, "rank 1", "", true,
+		},
+		"the deadline": {
+			nil,
+			[]string{"run", "--active-deadline", "1s", "--", "sleep", "100"},
+			124,
+			"deadline of 1s reached", "", false,
+		},
+		"an unknown flag": {
+			[]string{asText},
+			[]string{"run", "--log-format", "json", "--nope", "--", "true"},
+			2,
+			"--nope", "", false,
+		},
 		"a misspelt own flag": {[]string{asText}, []string{"--log-format=json", "--warn", "torchrun", "t.py"}, 2, "--warn", "", false},
-		"torchrun's own errors": {[]string{asText}, []string{"--log-format=json", "torchrun", "--nproc-per-node=2"}, 2,
-			"without a training script", "", false},
+		"torchrun's own errors": {
+			[]string{asText},
+			[]string{"--log-format=json", "torchrun", "--nproc-per-node=2"},
+			2,
+			"without a training script", "", false,
+		},
 		"a file that is not there": {nil, []string{"run", "--", "python3", "nowhere.py"}, 127, "nowhere.py", "working directory", false},
 		"another command":          {nil, []string{"ckpt", "ls", "/nowhere"}, 2, "/nowhere", "", false},
-		"hosts that are not there": {nil, []string{"run", "--hosts", "localhost:1,127.0.0.1:1", "--remote-dir", "/nowhere", "--", "true"},
+		"hosts that are not there": {
+			nil,
+			[]string{"run", "--hosts", "localhost:1,127.0.0.1:1", "--remote-dir", "/nowhere", "--", "true"},
 			2,
-			"/nowhere", "", false},
+			"/nowhere", "", false,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
