@@ -72,9 +72,12 @@ func unknownFlag(name string, known []string, help string) error {
 	return fmt.Errorf("%w: did you mean %s?", err, near)
 }
 
-// onlyOfRun reports whether a flag is muster run's, and stands neither behind another launcher's name nor in front.
+// onlyOfRun reports whether a flag is muster run's, and neither torchrun's nor one that stands in front of other names.
 func onlyOfRun(flag string) bool {
-	return slices.ContainsFunc(settings(), func(s setting) bool { return "--"+s.flag == flag && !s.anywhere && !s.lent })
+	torchrun := torchrunParser("torchrun")
+	return slices.ContainsFunc(settings(), func(s setting) bool {
+		return "--"+s.flag == flag && !s.anywhere && !s.lent && !torchrun.has(s.flag) && !torchrun.has(strings.ReplaceAll(s.flag, "-", "_"))
+	})
 }
 
 // longestName is longer than any flag's name: what is longer is not compared with them.

@@ -67,7 +67,7 @@ func aJob(procs string) job.Job {
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
-	p, err := node.Plan(aJob("gpu"), &here{dir: t.TempDir(), workers: 3}, zerolog.New(&log))
+	p, err := node.Plan(t.Context(), aJob("gpu"), &here{dir: t.TempDir(), workers: 3}, zerolog.New(&log))
 	if err != nil || p.Procs != 3 || p.Hostname != "node-7" {
 		t.Fatalf("%+v, %v", p, err)
 	}
@@ -75,13 +75,13 @@ func TestPlan(t *testing.T) {
 		t.Errorf("log %s", log.String())
 	}
 	log.Reset()
-	if _, err := node.Plan(aJob("2"), &here{dir: t.TempDir()}, zerolog.New(&log)); err != nil || log.Len() > 0 {
+	if _, err := node.Plan(t.Context(), aJob("2"), &here{dir: t.TempDir()}, zerolog.New(&log)); err != nil || log.Len() > 0 {
 		t.Errorf("a number was announced: %s, %v", log.String(), err)
 	}
 	for problem, h := range map[string]*here{
 		"no directory": {problem: errors.New("no directory")}, "there is no device": {dir: t.TempDir()},
 	} {
-		if p, err := node.Plan(aJob("gpu"), h, zerolog.Nop()); p != nil || err == nil || !strings.Contains(err.Error(), problem) {
+		if p, err := node.Plan(t.Context(), aJob("gpu"), h, zerolog.Nop()); p != nil || err == nil || !strings.Contains(err.Error(), problem) {
 			t.Errorf("%+v, %v", p, err)
 		}
 	}
@@ -123,7 +123,7 @@ func TestStopped(t *testing.T) {
 // TestMeet: the agent of a job on one node has a plan, a handler and what the signals of muster do.
 func TestMeet(t *testing.T) {
 	h := &here{dir: t.TempDir()}
-	p, err := node.Plan(aJob("1"), h, zerolog.Nop())
+	p, err := node.Plan(t.Context(), aJob("1"), h, zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)
 	}
