@@ -231,7 +231,7 @@ func (s *Service) succeedLocked(old *set) *set {
 // heirLocked is a set that goes on where a dead agent's has ended, still without its copies.
 func (s *Service) heirLocked(old *set) *set {
 	st := newSet(old.dir, old.shards)
-	st.reshards, st.keep, st.committed, st.head, st.next, st.nextAt = old.reshards, old.keep, old.committed, old.head, old.next, old.nextAt
+	st.reshards, st.keep, st.diskState = old.reshards, old.keep, old.diskState
 	s.setID++
 	st.id = s.setID
 	return st

@@ -144,9 +144,6 @@ func (s *Service) compareLocked(f *flush) (bad int, err error) {
 // compareAheadLocked has the checksums of the newest complete step compared before workers ask for it: nobody is left
 // who could write to it.
 func (s *Service) compareAheadLocked(st *set) {
-	for slot, c := range st.copies {
-		c.compareAnew(st.mem[slot])
-	}
 	complete := st.slots.complete()
 	if len(complete) == 0 || s.closed {
 		return

@@ -60,18 +60,18 @@ func (s *Service) carryOutLocked(v *planner.SetView) {
 
 // learnLocked hears what is on disk, and what is on its way there, and notes it where that is new.
 func (s *Service) learnLocked(st *set, v *planner.SetView) {
-	committed, head, next, nextAt := st.committed, st.head, st.next, st.nextAt
+	now := st.diskState
 	if v.Open && v.Head != st.view.Head { // else a worker may have written since
-		head = v.Head
+		now.head = v.Head
 	}
-	if v.Committed.Compare(committed) > 0 {
-		committed = v.Committed
+	if v.Committed.Compare(now.committed) > 0 {
+		now.committed = v.Committed
 	}
 	if v.Next != "" {
-		next, nextAt = v.Next, v.NextAt
+		now.next, now.nextAt = v.Next, v.NextAt
 	}
-	if committed != st.committed || head != st.head || next != st.next {
-		st.committed, st.head, st.next, st.nextAt = committed, head, next, nextAt
+	if now != st.diskState {
+		st.diskState = now
 		s.noteLocked()
 	}
 }

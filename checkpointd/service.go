@@ -241,7 +241,7 @@ func (s *Service) RoundOver(why string) {
 	}
 	s.round++
 	for _, st := range s.sets {
-		st.decisions, st.loads, st.shown, st.ours = nil, map[int]int{}, 0, map[int]bool{}
+		st.beginRound()
 		s.breakpointLocked(st, why)
 		s.compareAheadLocked(st)
 	}

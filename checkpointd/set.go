@@ -17,52 +17,78 @@ import (
 type set struct {
 	dir    string
 	shards int
-	keep   KeepRules
+	lock   *dirLock
+	id     int // in the label
+	wishes
+
+	slots  *slotTable
+	mem    map[*slot]*memory
+	copies map[*slot]*copied
+
+	inRound
+	diskState
+	pending   *flush // is to be written next
+	running   *flush
+	writtenTo string // the name of its directory, where this node wrote it alone
+	failed    error  // why the last writing failed, nil where it did not
+	failedAt  moment // of what
+
+	view planner.SetView // what the leader of several nodes shows
+	writing
+	trade
+	told map[string]bool // what was said once already
+}
+
+// wishes are what workers want of a set.
+type wishes struct {
+	keep KeepRules
 	// reshards says that another number of shards can restore what these have saved.
 	reshards bool
 	// replicas is on how many nodes its workers want a copy of each shard.
 	replicas int
 	// across says that ranks read what others have saved.
 	across bool
-	lock   *dirLock
-	id     int // in the label
+}
 
-	slots  *slotTable
-	mem    map[*slot]*memory
-	copies map[*slot]*copied
-
-	// decisions are where a round's workers restore from, by how often they have asked.
-	decisions []*decision
-	loads     map[int]int // by rank: how often it has loaded in this round
-	shown     int         // how many of the decisions the log has
-
-	pending   *flush // is to be written next
-	running   *flush
+// diskState is what is known of the directory of a set; the label has it, too.
+type diskState struct {
 	committed moment // the newest on disk that was saved in this job; Step is -1 for none
-	writtenTo string // the name of its directory, where this node wrote it alone
-	failed    error  // why the last writing failed, nil where it did not
-	failedAt  moment // of what
-	told      map[string]bool
-
 	// head is what the directory's trackers named last, next the attempt that writes nextAt: see labelSet.
 	head, next string
 	nextAt     moment
+}
 
-	// With other nodes: what the leader shows, and what this node has done of that.
-	view      planner.SetView
-	ours      map[int]bool // shards that workers of this node save, or have saved in this round
+// inRound is what ends with a round.
+type inRound struct {
+	// decisions are where the workers restore from, by how often they have asked.
+	decisions []*decision
+	loads     map[int]int  // by rank: how often it has loaded
+	shown     int          // how many of the decisions the log has
+	ours      map[int]bool // shards that workers of this node save, or have saved
 	verified  []moment
+	urgent    int // how often the newest step was wanted on disk at once
+	why       string
+	asked     uint64                // the report that said so
+	wants     map[planner.Copy]bool // copies that are, or were to be, got here
+}
+
+func newRound() inRound {
+	return inRound{loads: map[int]int{}, ours: map[int]bool{}, wants: map[planner.Copy]bool{}}
+}
+
+// writing is what this node has written of the step that nodes write together.
+type writing struct {
+	attempt string
+	written []planner.Written
+	begun   map[int]bool // shards of it that were begun here
+}
+
+// trade is what is known of copies that come from other nodes, and of those that are compared.
+type trade struct {
 	verifying map[moment]bool
-	attempt   string // of the step that is being written
-	written   []planner.Written
-	begun     map[int]bool // shards of it that were begun here
 	fetching  map[planner.Copy]bool
 	fetchErr  error
-	wants     map[planner.Copy]bool // copies that are, or were to be, got here in this round
-	bad       []planner.Bad         // what came from others, and was not what had been stated
-	urgent    int                   // how often the newest step was wanted on disk at once
-	why       string
-	asked     uint64 // the report that said so
+	bad       []planner.Bad // what came from others, and was not what had been stated
 }
 
 // copied is what is known of a whole copy besides its slot.
@@ -121,8 +147,18 @@ const (
 func newSet(dir string, shards int) *set {
 	return &set{
 		dir: dir, shards: shards, slots: newSlotTable(shards), mem: map[*slot]*memory{}, copies: map[*slot]*copied{},
-		loads: map[int]int{}, committed: planner.Never, told: map[string]bool{},
-		verifying: map[moment]bool{}, ours: map[int]bool{}, fetching: map[planner.Copy]bool{}, wants: map[planner.Copy]bool{},
+		inRound: newRound(), diskState: diskState{committed: planner.Never}, told: map[string]bool{},
+		trade: trade{verifying: map[moment]bool{}, fetching: map[planner.Copy]bool{}},
+	}
+}
+
+// beginRound forgets what was of the round before. Checksums are compared anew, since its workers could write.
+func (st *set) beginRound() {
+	st.inRound = newRound()
+	st.view = planner.SetView{Key: st.view.Key, Head: st.view.Head}
+	delete(st.told, "replicas") // there may be memory now
+	for slot, of := range st.copies {
+		of.compareAnew(st.mem[slot])
 	}
 }
 

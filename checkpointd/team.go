@@ -103,14 +103,7 @@ func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.B
 	s.mu.Lock()
 	t.direct, t.err, t.ended, t.drain, t.base = r.GroupWorldSize > 1 && board == nil, nil, false, false, r.BaseRank
 	for _, st := range s.allSetsLocked() {
-		for slot, of := range st.copies {
-			of.compareAnew(st.mem[slot])
-		}
-		st.urgent, st.asked = 0, 0
-		st.wants = map[planner.Copy]bool{}
-		delete(st.told, "replicas") // there may be memory now
-		st.decisions, st.loads, st.shown, st.verified, st.ours, st.view = nil, map[int]int{}, 0, nil, map[int]bool{},
-			planner.SetView{Key: st.view.Key}
+		st.beginRound()
 	}
 	direct := t.direct
 	if direct { // steps that workers write now are newer than what is in memory
