@@ -131,6 +131,8 @@ func (s *Service) verifyLocked(st *set, at moment) {
 		for i, slot := range f.slots {
 			if errs[i] != nil && st.copies[slot] == f.copies[i] { // nobody has found that meanwhile
 				s.damagedLocked(st, f.shards[i], slot, errs[i])
+				n := len(st.view.Decisions)
+				st.notes[n] = append(st.notes[n], fmt.Sprintf("step %d in memory is not used: shard %d: %v", at.Step, f.shards[i], errs[i]))
 			}
 		}
 		delete(st.verifying, at)
@@ -216,7 +218,7 @@ func (s *Service) agreedLocked(st *set, c planner.Copy, came planner.Digest) err
 			}
 			return nil
 		}
-		if s.team.conn == nil || !s.awaitLocked(until, nil) {
+		if !s.team.led() || !s.awaitLocked(until, nil) {
 			return errors.New("nobody says what its digest is")
 		}
 	}
@@ -343,7 +345,7 @@ func (s *Service) writePartLocked(st *set, o planner.Order) {
 	}
 	if st.attempt != o.Attempt {
 		s.endPartLocked(st)
-		st.attempt, st.written, st.begun = o.Attempt, nil, map[int]bool{}
+		st.attempt, st.written, st.begun, st.cause = o.Attempt, nil, map[int]bool{}, nil
 	}
 	f := &flush{at: o.At}
 	for _, shard := range o.Shards {
@@ -365,9 +367,9 @@ func (s *Service) writePartLocked(st *set, o planner.Order) {
 		place = errors.Join(place, s.checkLayoutLocked(st.dir, of))
 	}
 	s.wg.Go(func() {
-		err := place
+		err, bad := place, -1
 		if err == nil && o.Compare {
-			err = s.compare(st, f)
+			bad, err = s.compare(f)
 		}
 		var results []partResult
 		if err == nil {
@@ -376,12 +378,20 @@ func (s *Service) writePartLocked(st *set, o planner.Order) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		f.unpin()
+		if bad >= 0 && errors.Is(err, errChecksum) && st.copies[f.slots[bad]] == f.copies[bad] { // an older one will do
+			s.damagedLocked(st, f.shards[bad], f.slots[bad], err)
+		}
+		if err == nil {
+			st.wrote, st.wroteTo = o.At, results[0].StepDir
+		} else {
+			st.cause = err
+		}
 		if st.attempt == o.Attempt {
 			st.written = slices.Clone(st.written)
 			for i, shard := range f.shards {
 				w := planner.Written{Shard: shard}
 				if err != nil {
-					w.Err = fmt.Sprintf("node %s cannot write the checkpoint of step %d to %s: %v", s.cfg.Node, o.At.Step, st.dir, err)
+					w.Err = fmt.Sprintf("%scannot write the checkpoint of step %d to %s: %v", s.who(), o.At.Step, st.dir, err)
 				} else {
 					w.Result, _ = json.Marshal(results[i]) // of names and numbers
 				}
@@ -390,6 +400,23 @@ func (s *Service) writePartLocked(st *set, o planner.Order) {
 		}
 		s.notifyLocked()
 	})
+}
+
+// who names this node before what it says to others, where it is one of several.
+func (s *Service) who() string {
+	if s.team.alone {
+		return ""
+	}
+	return "node " + s.cfg.Node + " "
+}
+
+// blame remembers why a step of a set was not committed.
+func (s *Service) blame(k planner.Key, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if st := s.findSetLocked(k); st != nil {
+		st.cause = err
+	}
 }
 
 // writeShards writes the files of shards to where they lie until the step is committed.
@@ -405,6 +432,9 @@ func (s *Service) writeShards(st *set, f *flush, attempt string) ([]partResult, 
 	stop := s.showProgress(st, f, writers)
 	files, elsewhere, err := c.writeFiles(s.ctx)
 	stop()
+	if err != nil && s.team.alone {
+		return nil, errors.Join(err, c.giveUp(files, elsewhere))
+	}
 	if err != nil && elsewhere {
 		return nil, errors.Join(err, c.removeStaged(files))
 	}

@@ -387,7 +387,7 @@ func TestRoundEndsWhileReading(t *testing.T) {
 	testutil.Eventually(t, 20*time.Second, "the worker asks", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return len(s.sets) == 1 && len(s.sets[0].decisions) == 1
+		return len(s.sets) == 1 && s.sets[0].loads[0] == 1
 	})
 	s.RoundOver("a test")
 	if err := <-asked; err == nil {

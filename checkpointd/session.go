@@ -174,18 +174,19 @@ func (c *session) hello(req request) (reply, error) {
 	s := c.service
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.team != nil && (s.team.direct || s.team.err != nil) {
+	if s.team.direct || s.team.err != nil {
 		return reply{Direct: s.team.direct}, s.team.err
 	}
 	dir := filepath.Clean(req.Dir)
 	if err := s.openedLocked(dir, c.gone); err != nil {
 		return reply{}, err
 	}
+	s.dirs[dir] = true
 	st, err := s.setLocked(dir, req.Shards)
 	if err != nil {
 		return reply{}, err
 	}
-	told := reply{Local: s.team != nil && s.team.local}
+	told := reply{Local: s.team.local}
 	req.Saves = req.Saves || req.Copies && told.Local
 	told.Saves = req.Saves
 	for until := time.Now().Add(finishLimit); req.Saves; { // that of a worker that has just died may not have been closed yet
@@ -208,17 +209,13 @@ func (c *session) hello(req request) (reply, error) {
 	}
 	c.set, c.rank, c.shard, c.saves = st, req.Rank, req.Shard, req.Saves
 	st.ours[c.shard] = st.ours[c.shard] || c.saves
-	s.dirs[dir] = true
 	s.noteLocked()
-	if s.team == nil {
-		return told, nil
-	}
 	s.notifyLocked()
 	if st.view.Write != nil { // which was asked for before a worker had named the directory
 		s.writePartLocked(st, *st.view.Write)
 	}
 	for until := time.Now().Add(namedLimit + joinLimit); !st.view.Open && st.view.Err == ""; {
-		if s.team.conn == nil || !s.awaitLocked(until, c.gone) {
+		if !s.team.led() || !s.awaitLocked(until, c.gone) {
 			return reply{}, errors.New("the node that leads in checkpoints does not answer")
 		}
 	}
@@ -287,7 +284,7 @@ func (c *session) begin(req request) (rep reply, file *os.File, err error) {
 			continue
 		}
 		if c.tired == chosen.At { // another save has waited for it long enough
-			return reply{Busy: true, Note: st.laggards(chosen.At)}, nil, nil
+			return reply{Busy: true, Note: s.laggards(st, chosen.At)}, nil, nil
 		}
 		limit := cmp.Or(s.cfg.rankLimit, waitRanks)
 		until := limit
@@ -301,17 +298,17 @@ func (c *session) begin(req request) (rep reply, file *os.File, err error) {
 		case !told:
 			told = true
 			s.cfg.Log.Warn().Int64("step", at.Step).Str("path", st.dir).Str("reason",
-				st.laggards(chosen.At)).Msg("a worker waits until it may save")
+				s.laggards(st, chosen.At)).Msg("a worker waits until it may save")
 		default:
 			c.tired = chosen.At
-			return reply{Busy: true, Note: st.laggards(chosen.At)}, nil, nil
+			return reply{Busy: true, Note: s.laggards(st, chosen.At)}, nil, nil
 		}
 	}
 }
 
 // laggards says what a moment lacks.
-func (st *set) laggards(at moment) string {
-	if st.slots.told != nil {
+func (s *Service) laggards(st *set, at moment) string {
+	if !s.team.alone { // other nodes have some of them
 		return fmt.Sprintf("not all ranks have saved step %d to %s", at.Step, st.dir)
 	}
 	return fmt.Sprintf("of step %d nobody has saved the shards %v to %s", at.Step, st.slots.missing(at), st.dir)
@@ -335,7 +332,7 @@ func (c *session) momentLocked(step int64) moment {
 func (c *session) eraLocked() uint64 {
 	loads := c.set.loads[c.rank]
 	if loads == 0 {
-		loads = max(len(c.set.decisions), len(c.set.view.Decisions))
+		loads = len(c.set.view.Decisions)
 	}
 	return c.service.round<<eraShift | uint64(min(loads, loadsMax))
 }
@@ -461,9 +458,6 @@ func (c *session) ready(req request) error {
 	copied.compareAnew(m)
 	st.copies[slot] = copied
 	s.sealLocked(st, slot, copied)
-	if s.team == nil && slices.Contains(st.slots.complete(), slot.At) && st.persists(slot.At) && st.want(slot.At, "") {
-		s.startLocked(st)
-	}
 	s.notifyLocked()
 	return nil
 }
@@ -485,6 +479,7 @@ func (s *Service) sealLocked(st *set, slot *slot, of *copied) {
 		if whole && st.copies[slot] == of && !s.closed {
 			m.seal(of.used, sums)
 			of.compareAnew(m)
+			st.verified = slices.DeleteFunc(slices.Clone(st.verified), func(at moment) bool { return at == slot.At })
 		}
 	})
 }

@@ -24,7 +24,11 @@ const joinLimit = time.Minute
 // team is this node's part among the nodes of a job: it reports to the leader what there is in memory, and does what
 // the leader's view asks for. Its fields are guarded by Service.mu, but those that never change.
 type team struct {
-	s        *Service
+	s *Service
+	// alone says that the job has this node only, which leads itself: see consultLocked.
+	alone      bool
+	consulting bool
+
 	listener *admission.Gate // nil without a token
 	acceptor *peertls.Acceptor
 	id       peertls.Identity // where the other nodes reach this one
@@ -58,30 +62,40 @@ type team struct {
 	serve   sync.WaitGroup
 }
 
-// openTeam begins to listen for the other nodes, where they have a token.
-func openTeam(ctx context.Context, s *Service) (*team, error) {
+func newTeam(s *Service) *team {
+	return &team{s: s, id: peertls.NewIdentity("board"), poke: make(chan struct{}, 1)}
+}
+
+// open begins to listen for the other nodes, where they have a token.
+func (t *team) open(ctx context.Context) error {
+	s := t.s
+	if !s.cfg.Several {
+		t.leadAlone()
+		return nil
+	}
 	if s.cfg.Token == nil {
-		return &team{s: s, id: peertls.NewIdentity("board"), local: true, poke: make(chan struct{}, 1)}, nil
+		t.local = true
+		return nil
 	}
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", net.JoinHostPort(s.cfg.Addr, "0"))
 	if err != nil {
-		return nil, fmt.Errorf("cannot listen for the checkpoints of other nodes: %w", err)
+		return fmt.Errorf("cannot listen for the checkpoints of other nodes: %w", err)
 	}
-	t := &team{s: s, id: peertls.NewIdentity(l.Addr().String()), poke: make(chan struct{}, 1)}
+	t.id = peertls.NewIdentity(l.Addr().String())
 	t.listener = admission.Listener(l, admission.Config{Time: peertls.Time, Refuse: peertls.Refuse})
 	if t.acceptor, err = s.cfg.domain().Acceptor(t.id); err != nil {
-		return nil, errors.Join(err, l.Close())
+		return errors.Join(err, l.Close())
 	}
 	s.wg.Go(t.accept)
-	return t, nil
+	return nil
 }
 
 // BeginRound is told of the round whose workers are about to start, and of the board that only its agents share: nil
 // where agents of others take part. again says that the round goes on, and only this node's workers start again.
 func (s *Service) BeginRound(ctx context.Context, r rendezvous.Round, board rendezvous.Board, again bool) error {
 	t := s.team
-	if t == nil {
+	if t.alone { // its rounds begin where the ones before end
 		return nil
 	}
 	if !again {
@@ -206,16 +220,16 @@ func (t *team) wake() {
 	}
 }
 
-// close ends the node's part. What it leads ends first.
-func (t *team) close() {
+// close ends the node's part. It returns what it has led, with the locks of its directories.
+func (t *team) close() *leading {
 	if t.listener != nil {
 		_ = t.listener.Close()
 	}
 	t.endSearch()
 	t.leave()
-	if l := t.lead(nil); l != nil {
-		l.close()
-	}
+	l := t.lead(nil)
+	l.end()
+	return l
 }
 
 // leads is what this node leads, nil where another one does.
@@ -233,9 +247,29 @@ func (t *team) lead(l *leading) (before *leading) {
 	return before
 }
 
+// led reports whether this node hears what its leader decides.
+func (t *team) led() bool { return t.conn != nil || t.alone && !t.s.closed }
+
+// errSilent says that the leader has not said something.
+func (t *team) errSilent(what string) error {
+	if t.alone {
+		return errEnds
+	}
+	return fmt.Errorf("the node that leads in checkpoints does not say %s", what)
+}
+
+// loadLimit is when a worker that asks where to restore from gives up. Whoever leads itself knows that it reads, however
+// long that takes.
+func (t *team) loadLimit() time.Time {
+	if t.alone {
+		return time.Now().AddDate(1, 0, 0)
+	}
+	return time.Now().Add(waitSave)
+}
+
 // reportLocked has the leader told what has changed, and returns the number of the report that says what is now.
 func (t *team) reportLocked() uint64 {
-	if t.conn == nil {
+	if !t.led() {
 		return t.seq
 	}
 	r := planner.Report{Addr: string(t.id), Ended: t.ended}
@@ -249,7 +283,11 @@ func (t *team) reportLocked() uint64 {
 	t.seq++
 	r.Seq = t.seq
 	t.report, t.last, t.unsent = r, text, true
-	t.wake()
+	if t.alone {
+		t.consultLocked()
+	} else {
+		t.wake()
+	}
 	return t.seq
 }
 
@@ -273,6 +311,9 @@ func (s *Service) setReportLocked(st *set) planner.SetReport {
 			if slot.State == slotReady {
 				of := st.copies[slot]
 				sr.Copies = append(sr.Copies, planner.Copy{Shard: shard, At: slot.At, Persist: of.persist})
+				if st.writtenBefore(slot) && !slices.Contains(sr.Same, slot.At) {
+					sr.Same = append(sr.Same, slot.At)
+				}
 				if of.digest != nil {
 					sr.Sums = append(sr.Sums, planner.Sum{Shard: shard, At: slot.At, Digest: *of.digest, Made: of.made()})
 				}
@@ -292,6 +333,9 @@ func (s *Service) setReportLocked(st *set) planner.SetReport {
 		}
 	}
 	slices.Sort(sr.Saves)
+	for _, shard := range sr.Saves {
+		sr.Begins = append(sr.Begins, st.slots.begun[shard])
+	}
 	slices.SortFunc(sr.Refused, moment.Compare) // sessions come in no order, and the same is not said twice
 	for _, n := range st.loads {
 		sr.Loads = max(sr.Loads, n)
@@ -375,7 +419,7 @@ func (t *team) check(v *planner.View) error {
 // answeredLocked waits until the leader's view follows from what is now, and tells whether it came.
 func (t *team) answeredLocked(until time.Time, gone <-chan struct{}) bool {
 	for seq := t.reportLocked(); t.seen < seq; {
-		if t.conn == nil || !t.s.awaitLocked(until, gone) {
+		if !t.led() || !t.s.awaitLocked(until, gone) {
 			return false
 		}
 	}
@@ -392,14 +436,18 @@ func (t *team) drained(ctx context.Context) error {
 	}
 	for {
 		s.mu.Lock()
-		done := t.conn == nil || t.drain && t.seen >= t.reportLocked()
+		done := t.drainedLocked()
 		var failed []error
+		busy := ""
 		if t.lost() && len(s.sets) > 0 {
 			failed = append(failed, fmt.Errorf("whether the last checkpoint is on disk is not known: %w", t.err))
 		}
 		for _, st := range s.allSetsLocked() {
-			if st.view.Failed != "" {
-				failed = append(failed, errors.New(st.view.Failed))
+			if st.view.Busy {
+				busy = st.dir
+			}
+			if err := st.failure(); err != nil {
+				failed = append(failed, err)
 			}
 		}
 		changed := s.changed
@@ -412,7 +460,7 @@ func (t *team) drained(ctx context.Context) error {
 		case <-changed:
 		case <-told.C:
 			told.Reset(drainTold)
-			s.cfg.Log.Info().Msg("waiting until the last checkpoint is on disk (a second signal gives it up)")
+			s.cfg.Log.Info().Str("path", busy).Msg("waiting until the last checkpoint is on disk (a second signal gives it up)")
 		case <-ctx.Done():
 			s.mu.Lock()
 			t.hurried = true
@@ -420,6 +468,15 @@ func (t *team) drained(ctx context.Context) error {
 			return fmt.Errorf("the last checkpoint in memory was not written: %w", context.Cause(ctx))
 		}
 	}
+}
+
+// drainedLocked reports whether nothing is to be written any more. Of several nodes the leader says so, when the workers
+// of all have ended.
+func (t *team) drainedLocked() bool {
+	if t.alone {
+		return !slices.ContainsFunc(t.s.allSetsLocked(), func(st *set) bool { return st.view.Busy })
+	}
+	return t.conn == nil || t.drain && t.seen >= t.reportLocked()
 }
 
 // lost reports whether the leader has gone before this node.

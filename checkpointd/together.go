@@ -1,6 +1,7 @@
 package checkpointd
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -11,29 +12,34 @@ import (
 	"muster/internal/peertls"
 )
 
-// loadTogether is load where the leader of several nodes decides.
-func (c *session) loadTogether() (reply, *os.File, error) {
+// load tells a worker where to restore from. All workers of a round are told the same, whenever they ask for the same
+// time: the leader decides.
+func (c *session) load() (reply, *os.File, error) {
 	s, st := c.service, c.set
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := st.loads[c.rank]
 	st.loads[c.rank]++
 	s.notifyLocked()
-	for until := time.Now().Add(waitSave); len(st.view.Decisions) <= n; {
-		if s.team.conn == nil || !s.awaitLocked(until, c.gone) {
-			return reply{}, nil, errors.New("the node that leads in checkpoints does not say what is to be restored")
+	for until := s.team.loadLimit(); len(st.view.Decisions) <= n; {
+		if !s.team.led() || !s.awaitLocked(until, c.gone) {
+			return reply{}, nil, s.team.errSilent("what is to be restored")
 		}
 	}
-	told := st.view.Decisions[n]
+	told, notes := st.view.Decisions[n], st.notes[n]
 	s.mu.Unlock()
 	d := st.decided(&told) // reads the directory
 	s.mu.Lock()
+	d.notes = append(slices.Clone(notes), d.notes...)
 	return c.restoreLocked(d)
 }
 
 // decided makes a decision out of the leader's.
 func (st *set) decided(told *planner.Decision) *decision {
-	d := &decision{source: told.Source, at: told.At, notes: []string{told.Note}, from: told.From}
+	d := &decision{source: told.Source, at: told.At, from: told.From}
+	if told.Note != "" {
+		d.notes = []string{told.Note}
+	}
 	if told.Err != "" {
 		d.err = errors.New(told.Err)
 		return d
@@ -104,18 +110,18 @@ func (c *session) findLocked(path string) (shard int, ok bool) {
 	return 0, false
 }
 
-// waitTogetherLocked is wait where the leader of several nodes has steps written.
-func (c *session) waitTogetherLocked(until time.Time) (reply, *os.File, error) {
+// wait waits until all that is to be written of a set is on disk.
+func (c *session) wait(limit time.Duration) (reply, *os.File, error) {
 	s, st := c.service, c.set
-	if !s.team.answeredLocked(until, c.gone) && s.team.conn != nil {
+	until := time.Now().Add(limit)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.team.answeredLocked(until, c.gone) && s.team.led() {
 		return reply{Committed: st.committed.Step}, nil, nil
 	}
-	if s.team.conn == nil {
-		return reply{}, nil, s.team.err
-	}
-	for st.view.Busy {
-		if s.team.conn == nil {
-			return reply{}, nil, s.team.err
+	for st.view.Busy || !s.team.led() {
+		if !s.team.led() {
+			return reply{}, nil, cmp.Or(s.team.err, errEnds)
 		}
 		if !s.awaitLocked(until, c.gone) {
 			return reply{Committed: st.committed.Step}, nil, nil
@@ -123,7 +129,7 @@ func (c *session) waitTogetherLocked(until time.Time) (reply, *os.File, error) {
 	}
 	// What was lost before this round is none of its workers' saves: they have restored something else.
 	if st.view.Failed != "" && (!st.view.Lost || st.view.FailedAt.Era >= c.eraLocked()) {
-		return reply{}, nil, errors.New(st.view.Failed)
+		return reply{}, nil, st.failure()
 	}
 	return reply{Committed: st.committed.Step, Done: true}, nil, nil
 }

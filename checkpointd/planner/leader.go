@@ -108,7 +108,7 @@ func (l *Leader) BeginRound(size int, era uint64, why string) {
 }
 
 // Report takes a node's report, unless a newer one is known. The caller has checked it. Of sets beyond those that a
-// leader knows at most nothing is heard.
+// leader of other nodes knows at most nothing is heard.
 func (l *Leader) Report(node int, r *Report) {
 	if old := l.nodes[node]; node < 0 || node >= l.size || old != nil && old.Seq >= r.Seq {
 		return
@@ -121,7 +121,7 @@ func (l *Leader) Report(node int, r *Report) {
 	for i := range r.Sets {
 		sr := &r.Sets[i]
 		s := l.sets[sr.Key]
-		if s == nil && (len(l.sets) >= maxSets || sr.Check() != nil) {
+		if s == nil && l.size > 1 && (len(l.sets) >= maxSets || sr.Check() != nil) {
 			continue
 		}
 		if s == nil {
@@ -133,7 +133,7 @@ func (l *Leader) Report(node int, r *Report) {
 			l.sets[sr.Key] = s
 		}
 		s.across = s.across || sr.Across
-		if len(sr.Saves) > 0 && (!l.Local || node == 0) { // whoever leads is node 0, and believes nobody else without a token
+		if (len(sr.Saves) > 0 || l.size == 1) && (!l.Local || node == 0) { // whoever leads is node 0, and believes nobody else without a token
 			s.reshards, s.replicas, s.keep, s.every = sr.Reshards, max(l.Replicas, sr.Replicas), sr.Keep, sr.Every
 		}
 		for _, shard := range sr.Saves {
@@ -393,11 +393,17 @@ func (l *Leader) passedOver(s *set, m Moment, have map[int]bool) bool {
 		if sr != nil && slices.Contains(sr.Refused, m) {
 			return true
 		}
-		if sr == nil || sr.Begun.Compare(m) <= 0 {
+		if sr == nil {
 			continue
 		}
-		if slices.ContainsFunc(sr.Saves, func(shard int) bool { return !have[shard] }) {
-			return true
+		for i, shard := range sr.Saves {
+			begun := sr.Begun
+			if len(sr.Begins) == len(sr.Saves) {
+				begun = sr.Begins[i]
+			}
+			if begun.Compare(m) > 0 && !have[shard] {
+				return true
+			}
 		}
 	}
 	return false
@@ -495,7 +501,9 @@ func (l *Leader) flush(s *set) {
 		if here := l.restorable(s); here != Never && !l.ended {
 			m = here // what workers go on from
 		}
-		s.want(m, s.trigger)
+		if !l.same(s, m) {
+			s.want(m, s.trigger)
+		}
 	}
 	if l.all() || l.ended {
 		s.trigger = ""
@@ -555,6 +563,16 @@ func (l *Leader) flush(s *set) {
 		f.committing = true
 		l.act(Commit, s, func(a *Action) { a.Attempt, a.At, a.Results, a.Why = f.attempt, f.at, f.results, f.why })
 	}
+}
+
+// same reports whether a moment says what is on disk.
+func (l *Leader) same(s *set, m Moment) bool {
+	for n := range l.nodes {
+		if sr := l.report(n, s.Key); sr != nil && slices.Contains(sr.Same, m) {
+			return true
+		}
+	}
+	return false
 }
 
 // want has a complete step written next.

@@ -72,6 +72,10 @@ type SetReport struct {
 	// Saves are the shards that workers of the node save, Begun is the oldest of what they began last.
 	Saves []int  `json:"saves,omitempty"`
 	Begun Moment `json:"begun"`
+	// Begins are what they began last, by Saves; empty where each has begun Begun.
+	Begins []Moment `json:"begins,omitempty"`
+	// Same are moments of copies here that say what the step on disk says: they were saved again since that was written.
+	Same []Moment `json:"same,omitempty"`
 	// Refused are moments of which one of those workers found no memory for a copy.
 	Refused []Moment `json:"refused,omitempty"`
 	// Loads is how often one of them has asked where to restore from, in this round.
