@@ -69,15 +69,12 @@ func (s *Service) Label() string {
 // another attempt; not so where somebody was in a hurry.
 func (s *Service) unwrittenLocked() bool {
 	left := false
-	how := HowToSave
-	if !s.team.alone {
-		how = HowToGoOn
-	}
 	for _, st := range s.allSetsLocked() {
 		at, unwritten := st.unwritten()
+		how := HowToSave
 		if !s.team.alone { // whether all nodes have it nobody may be left to tell
 			at, _ = st.newestHere()
-			unwritten = at.Compare(st.committed) > 0
+			unwritten, how = at.Compare(st.committed) > 0, HowToGoOn
 		}
 		if !unwritten || !s.failedLocked(st) && !s.untouchedLocked(at) {
 			continue

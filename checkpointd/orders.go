@@ -404,7 +404,7 @@ func (s *Service) writePartLocked(st *set, o planner.Order) {
 
 // who names this node before what it says to others, where it is one of several.
 func (s *Service) who() string {
-	if s.team.alone {
+	if s.cfg.Node == "" {
 		return ""
 	}
 	return "node " + s.cfg.Node + " "

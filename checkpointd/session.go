@@ -23,7 +23,7 @@ const (
 	waitRanks = time.Minute
 	// waitSalvage is how long a job waits for the steps that its killed predecessor has left to be brought to disk.
 	waitSalvage = 10 * time.Minute
-	shardsMax   = 1 << 16
+	shardsMax   = planner.MaxShards
 	// slack is what a new slot has beyond what was asked for, as a fraction of it: states grow a little. Pages of it
 	// that nobody writes cost nothing.
 	slack = 8
@@ -262,7 +262,7 @@ func (c *session) begin(req request) (rep reply, file *os.File, err error) {
 	}
 	began, told := time.Now(), false
 	for {
-		kind, chosen := st.slots.victim(c.shard, s.rulesLocked(st, req.Size))
+		kind, chosen := st.slots.victim(c.shard, s.rulesLocked(req.Size))
 		switch {
 		case kind == takeSlot && reserve:
 			return c.reserveLocked(chosen, req.Size)
@@ -284,7 +284,7 @@ func (c *session) begin(req request) (rep reply, file *os.File, err error) {
 			continue
 		}
 		if c.tired == chosen.At { // another save has waited for it long enough
-			return reply{Busy: true, Note: s.laggards(st, chosen.At)}, nil, nil
+			return reply{Busy: true, Note: st.laggards(chosen.At)}, nil, nil
 		}
 		limit := cmp.Or(s.cfg.rankLimit, waitRanks)
 		until := limit
@@ -298,20 +298,21 @@ func (c *session) begin(req request) (rep reply, file *os.File, err error) {
 		case !told:
 			told = true
 			s.cfg.Log.Warn().Int64("step", at.Step).Str("path", st.dir).Str("reason",
-				s.laggards(st, chosen.At)).Msg("a worker waits until it may save")
+				st.laggards(chosen.At)).Msg("a worker waits until it may save")
 		default:
 			c.tired = chosen.At
-			return reply{Busy: true, Note: s.laggards(st, chosen.At)}, nil, nil
+			return reply{Busy: true, Note: st.laggards(chosen.At)}, nil, nil
 		}
 	}
 }
 
 // laggards says what a moment lacks.
-func (s *Service) laggards(st *set, at moment) string {
-	if !s.team.alone { // other nodes have some of them
+func (st *set) laggards(at moment) string {
+	missing := st.slots.missing(at)
+	if slices.ContainsFunc(missing, func(shard int) bool { return !st.ours[shard] }) { // other nodes may have those
 		return fmt.Sprintf("not all ranks have saved step %d to %s", at.Step, st.dir)
 	}
-	return fmt.Sprintf("of step %d nobody has saved the shards %v to %s", at.Step, st.slots.missing(at), st.dir)
+	return fmt.Sprintf("of step %d nobody has saved the shards %v to %s", at.Step, missing, st.dir)
 }
 
 // momentLocked is the moment of a save that begins. One that is not brought to an end is begun anew by a worker that
@@ -392,12 +393,9 @@ func (c *session) fullLocked(at moment) reply {
 	return reply{Full: true}
 }
 
-// rulesLocked are the rules for a shard's slots of so many bytes.
-func (s *Service) rulesLocked(st *set, size int64) slotRules {
-	r := slotRules{
-		Slots: 2, Room: func() bool { return s.roomLocked(size, memoryShare) },
-		Gone: func(shard int) bool { return st.ours[shard] && s.saverLocked(st, shard) == nil },
-	}
+// rulesLocked are the rules for slots of so many bytes.
+func (s *Service) rulesLocked(size int64) slotRules {
+	r := slotRules{Slots: 2, Room: func() bool { return s.roomLocked(size, memoryShare) }}
 	if s.cfg.Slots > 0 { // as somebody said: as long as there is any memory
 		r.Slots, r.Room = s.cfg.Slots, func() bool { return s.roomLocked(size, allMemory) }
 	}

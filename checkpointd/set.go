@@ -136,9 +136,9 @@ type decision struct {
 
 // the sources of a decision, as workers are told them.
 const (
-	fromMemory = "memory"
-	fromDisk   = "disk"
-	fromNone   = "none"
+	fromMemory = planner.FromMemory
+	fromDisk   = planner.FromDisk
+	fromNone   = planner.FromNone
 )
 
 func newSet(dir string, shards int) *set {

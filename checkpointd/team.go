@@ -252,7 +252,7 @@ func (t *team) led() bool { return t.conn != nil || t.alone && !t.s.closed }
 
 // errSilent says that the leader has not said something.
 func (t *team) errSilent(what string) error {
-	if t.alone {
+	if t.s.ctx.Err() != nil {
 		return errEnds
 	}
 	return fmt.Errorf("the node that leads in checkpoints does not say %s", what)
