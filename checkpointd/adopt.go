@@ -189,6 +189,9 @@ func (st *set) saved() (newest time.Time) {
 	return newest
 }
 
+// leftWhy is why a step of a killed agent is written.
+const leftWhy = "it was left in memory"
+
 // leftUsed is said where an agent goes on with what another one has left.
 const leftUsed = "a killed muster of this run has left checkpoints in memory, which are used"
 

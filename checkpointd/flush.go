@@ -9,18 +9,11 @@ import (
 // progressEvery is how often a step that takes long to write says how far it is.
 const progressEvery = 10 * time.Second
 
-// compare compares the checksums of what is to be written, and returns the first copy that is damaged, -1 for none.
-func (s *Service) compare(f *flush) (bad int, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.compareLocked(f)
-}
-
 // write brings what a dead agent has left of a step to disk, and removes steps that are not to be kept.
 func (s *Service) write(st *set, f *flush) (err error) {
 	log := s.cfg.Log.With().Int64("step", f.at.Step).Str("path", st.dir).Int64("bytes", f.bytes()).Logger()
 	began := time.Now()
-	log.Info().Msg("writing the newest checkpoint in memory to disk")
+	log.Info().Str("reason", leftWhy).Msg("writing the newest checkpoint in memory to disk")
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("cannot write the checkpoint of step %d to %s: %w", f.at.Step, st.dir, err)

@@ -5,7 +5,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
+
+	"muster/checkpointd/planner"
 )
 
 // tellPassedOver has the log say why steps on disk are not restored.
@@ -16,47 +20,6 @@ func (c *Config) tellPassedOver(dir string, notes []string) {
 }
 
 func joinNotes(notes []string) string { return strings.Join(notes, "; ") }
-
-// damagedLocked gives up a copy whose checksums are wrong.
-func (s *Service) damagedLocked(st *set, shard int, slot *slot, err error) {
-	s.cfg.Log.Warn().Err(err).Int64("step", slot.At.Step).Int("shard", shard).Msg("a checkpoint in memory was damaged, and is not used")
-	st.cause = err
-	st.tear(slot)
-}
-
-// compareLocked compares the checksums of a pinned step, with the lock let go, and returns the first shard whose are
-// wrong, -1 for none.
-func (s *Service) compareLocked(f *flush) (bad int, err error) {
-	var sound []func() error
-	for _, c := range f.copies {
-		sound = append(sound, c.sound)
-	}
-	s.mu.Unlock()
-	defer s.mu.Lock()
-	for shard, ok := range sound {
-		if err := ok(); err != nil {
-			return shard, err
-		}
-	}
-	return -1, nil
-}
-
-// compareAheadLocked has the checksums of the newest complete step compared before workers ask for it: nobody is left
-// who could write to it.
-func (s *Service) compareAheadLocked(st *set) {
-	complete := st.slots.complete()
-	if len(complete) == 0 || s.closed {
-		return
-	}
-	f := st.plan(complete[0], "")
-	s.wg.Go(func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		_, _ = s.compareLocked(f) // whoever loads is told
-		f.unpin()
-		s.notifyLocked()
-	})
-}
 
 // restoreLocked carries a decision out for one worker.
 func (c *session) restoreLocked(d *decision) (reply, *os.File, error) {
@@ -121,4 +84,63 @@ func (c *session) open(path string) (reply, *os.File, error) {
 		return c.lookLocked(shard, reply{})
 	}
 	return reply{}, nil, fmt.Errorf("step %d in memory has no file %q", c.restored.at.Step, path)
+}
+
+// load tells a worker where to restore from. All workers of a round are told the same, whenever they ask for the same
+// time: the leader decides.
+func (c *session) load() (reply, *os.File, error) {
+	s, st := c.service, c.set
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := st.loads[c.rank]
+	st.loads[c.rank]++
+	s.notifyLocked()
+	for until := s.team.loadLimit(); len(st.view.Decisions) <= n; {
+		if !s.team.led() || !s.awaitLocked(until, c.gone) {
+			return reply{}, nil, s.team.errSilent("what is to be restored")
+		}
+	}
+	told, notes := st.view.Decisions[n], st.notes[n]
+	s.mu.Unlock()
+	d := st.decided(&told) // reads the directory
+	s.mu.Lock()
+	d.notes = append(slices.Clone(notes), d.notes...)
+	return c.restoreLocked(d)
+}
+
+// decided makes a decision out of the leader's.
+func (st *set) decided(told *planner.Decision) *decision {
+	d := &decision{source: told.Source, at: told.At, from: told.From}
+	if told.Note != "" {
+		d.notes = []string{told.Note}
+	}
+	if told.Err != "" {
+		d.err = errors.New(told.Err)
+		return d
+	}
+	if told.Source != fromDisk {
+		return d
+	}
+	steps, err := List(st.dir)
+	for i := range steps {
+		if steps[i].Step == told.At.Step && steps[i].Attempt == told.Attempt {
+			d.step = &steps[i]
+			return d
+		}
+	}
+	d.err = fmt.Errorf("step %d, which the other nodes restore, is not in %s here: is that on a file system that all nodes share?",
+		told.At.Step, st.dir)
+	if err != nil {
+		d.err = fmt.Errorf("%w (%w)", d.err, err)
+	}
+	return d
+}
+
+// loadLimit is when a worker that asks where to restore from gives up. Whoever leads itself knows that it reads, however
+// long that takes.
+func (t *team) loadLimit() time.Time {
+	if t.alone {
+		return time.Now().AddDate(1, 0, 0)
+	}
+	return time.Now().Add(waitSave)
 }

@@ -180,7 +180,7 @@ func salvageSet(ctx context.Context, st *set, runID, to string, log zerolog.Logg
 		if st.committed.Step >= 0 && at.Compare(st.committed) <= 0 {
 			return nil
 		}
-		f := st.plan(at, "it was left in memory")
+		f := st.plan(at)
 		err := f.verify()
 		if err == nil {
 			return s.write(st, f)

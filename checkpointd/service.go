@@ -388,7 +388,7 @@ func (s *Service) firstSetLocked(dir string, shards int) (*set, error) {
 		if left := s.adoptLocked(st); left != nil {
 			left.slots.told = &toldMoments{}
 			s.sets = append(s.sets, left)
-			s.saveLocked(left, "it was left in memory")
+			s.saveLocked(left, leftWhy)
 			return s.setLocked(dir, shards)
 		}
 	}

@@ -117,8 +117,7 @@ func (c *copied) compareAnew(m *memory) {
 // flush is a complete step on its way to disk.
 type flush struct {
 	at     moment
-	why    string // why it is written, where no worker asked for it
-	shards []int  // what follows is in their order
+	shards []int // what follows is in their order
 	slots  []*slot
 	copies []*copied
 	mem    []*memory
@@ -206,8 +205,8 @@ func (st *set) forget(shard int, s *slot) {
 }
 
 // plan makes a flush of a complete moment, and pins its slots.
-func (st *set) plan(at moment, why string) *flush {
-	f := &flush{at: at, why: why, slots: st.slots.pin(at)}
+func (st *set) plan(at moment) *flush {
+	f := &flush{at: at, slots: st.slots.pin(at)}
 	for shard, s := range f.slots {
 		f.shards = append(f.shards, shard)
 		f.copies = append(f.copies, st.copies[s])
