@@ -20,6 +20,9 @@ func (t *team) leadAlone() {
 // newest complete step is written behind those that come next.
 func (t *team) nextAloneLocked(why string) {
 	s, l := t.s, t.leading
+	if s.closed {
+		return
+	}
 	s.round++
 	for _, st := range s.allSetsLocked() {
 		st.beginRound()

@@ -136,8 +136,8 @@ func (st *set) decided(told *planner.Decision) *decision {
 	return d
 }
 
-// loadLimit is when a worker that asks where to restore from gives up. Whoever leads itself knows that it reads, however
-// long that takes.
+// loadLimit is when a worker that asks where to restore from gives up. Whoever leads itself knows that it reads,
+// however long that takes.
 func (t *team) loadLimit() time.Time {
 	if t.alone {
 		return time.Now().AddDate(1, 0, 0)

@@ -224,7 +224,7 @@ func (t *team) close() *leading {
 	}
 	t.endSearch()
 	t.leave()
-	l := t.lead(nil)
+	l := t.leads()
 	l.end()
 	return l
 }
@@ -288,8 +288,8 @@ func (t *team) drained(ctx context.Context) error {
 	}
 }
 
-// drainedLocked reports whether nothing is to be written any more. Of several nodes the leader says so, when the workers
-// of all have ended.
+// drainedLocked reports whether nothing is to be written any more. Of several nodes the leader says so, when the
+// workers of all have ended.
 func (t *team) drainedLocked() bool {
 	if t.alone {
 		return !slices.ContainsFunc(t.s.allSetsLocked(), func(st *set) bool { return st.view.Busy })
