@@ -27,7 +27,7 @@ func (t *team) nextAloneLocked(why string) {
 	for _, st := range s.allSetsLocked() {
 		st.beginRound()
 	}
-	t.last = nil // the leader forgets the reports of a round
+	t.report = planner.Report{} // the leader forgets the reports of a round
 	l.mu.Lock()
 	l.planner.BeginRound(1, s.round<<eraShift, cmp.Or(why, "the workers have ended"))
 	l.mu.Unlock()

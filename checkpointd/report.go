@@ -1,11 +1,10 @@
 package checkpointd
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
+	"reflect"
 	"slices"
 	"time"
 
@@ -32,13 +31,12 @@ func (t *team) reportLocked() uint64 {
 	for _, st := range t.s.allSetsLocked() {
 		r.Sets = append(r.Sets, t.s.setReportLocked(st))
 	}
-	text, err := json.Marshal(r)
-	if err != nil || bytes.Equal(text, t.last) {
+	if r.Seq = t.report.Seq; reflect.DeepEqual(r, t.report) {
 		return t.seq
 	}
 	t.seq++
 	r.Seq = t.seq
-	t.report, t.last, t.unsent = r, text, true
+	t.report, t.unsent = r, true
 	if t.alone {
 		t.consultLocked()
 	} else {

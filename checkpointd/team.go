@@ -48,7 +48,6 @@ type team struct {
 	ended  bool // no worker is left of the round
 	seq    uint64
 	report planner.Report // the newest, with seq
-	last   []byte         // the same as text, without seq
 	unsent bool
 	poke   chan struct{} // has an item when there is something to send
 	seen   uint64        // the newest report that the leader has answered
@@ -170,7 +169,7 @@ func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.B
 		t.err = fmt.Errorf("cannot reach the node that leads in checkpoints: %w", err)
 		return t.err
 	}
-	t.conn, t.size, t.seq, t.last, t.unsent, t.seen = conn, r.GroupWorldSize, 0, nil, false, 0
+	t.conn, t.size, t.seq, t.report, t.unsent, t.seen = conn, r.GroupWorldSize, 0, planner.Report{}, false, 0
 	t.serve.Go(func() { t.send(conn) })
 	t.serve.Go(func() { t.receive(conn) })
 	s.notifyLocked()
