@@ -12,8 +12,10 @@ import (
 func BenchmarkSave(b *testing.B) {
 	for _, shards := range []int{1, 8} {
 		b.Run(strconv.Itoa(shards), func(b *testing.B) {
-			s, err := Open(b.Context(), Config{Socket: filepath.Join(b.TempDir(), "socket"), RunID: "bench", Workers: shards,
-				Memory: shm(b), Log: zerolog.Nop()})
+			s, err := Open(b.Context(), Config{
+				Socket: filepath.Join(b.TempDir(), "socket"), RunID: "bench", Workers: shards,
+				Memory: shm(b), Log: zerolog.Nop(),
+			})
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -143,7 +143,8 @@ const (
 func newSet(dir string, shards int) *set {
 	return &set{
 		dir: dir, shards: shards, slots: newSlotTable(shards), mem: map[*slot]*memory{}, copies: map[*slot]*copied{},
-		inRound: newRound(), writing: writing{wrote: planner.Never}, diskState: diskState{committed: planner.Never}, told: map[string]bool{},
+		inRound: newRound(), writing: writing{wrote: planner.Never}, diskState: diskState{committed: planner.Never},
+		told:  map[string]bool{},
 		trade: trade{verifying: map[moment]bool{}, fetching: map[planner.Copy]bool{}},
 	}
 }

@@ -18,8 +18,10 @@ type ledTable struct {
 }
 
 func newLedTable(shards int) *ledTable {
-	b := &ledTable{slotTable: newSlotTable(shards), key: planner.Key{Dir: "/d", Shards: shards},
-		leader: planner.NewLeader(0, func() string { return "a" })}
+	b := &ledTable{
+		slotTable: newSlotTable(shards), key: planner.Key{Dir: "/d", Shards: shards},
+		leader: planner.NewLeader(0, func() string { return "a" }),
+	}
 	b.leader.Local = true
 	b.leader.BeginRound(1, 0, "")
 	b.hear()
@@ -31,8 +33,10 @@ func newLedTable(shards int) *ledTable {
 // hear has the leader say what is complete now.
 func (b *ledTable) hear() {
 	b.seq++
-	sr := planner.SetReport{Key: b.key, Begun: slices.MinFunc(b.begun, moment.Compare), Begins: slices.Clone(b.begun),
-		Committed: planner.Never}
+	sr := planner.SetReport{
+		Key: b.key, Begun: slices.MinFunc(b.begun, moment.Compare), Begins: slices.Clone(b.begun),
+		Committed: planner.Never,
+	}
 	for shard, slots := range b.shards {
 		sr.Saves = append(sr.Saves, shard)
 		for _, s := range slots {

@@ -120,7 +120,8 @@ func (l *Leader) Report(node int, r *Report) {
 			l.sets[sr.Key] = s
 		}
 		s.across = s.across || sr.Across
-		if (len(sr.Saves) > 0 || l.size == 1) && (!l.Local || node == 0) { // whoever leads is node 0, and believes nobody else without a token
+		if (len(sr.Saves) > 0 || l.size == 1) &&
+			(!l.Local || node == 0) { // whoever leads is node 0, and believes nobody else without a token
 			s.reshards, s.replicas, s.keep, s.every = sr.Reshards, max(l.Replicas, sr.Replicas), sr.Keep, sr.Every
 		}
 		for _, shard := range sr.Saves {
