@@ -493,6 +493,36 @@ func TestAnotherWorld(t *testing.T) {
 	}
 }
 
+// Another number of shards, and a disk that is full: what is in memory stays there until it can be written.
+func TestAnotherWorldFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	bad := &slowDisk{open: make(chan struct{}), fail: unix.ENOSPC}
+	close(bad.open)
+	s, _ := testService(t, func(c *Config) { c.disk = bad })
+	a, b := dial(t, s).hello(dir, 0, 2), dial(t, s).hello(dir, 1, 2)
+	a.save(5, 0, size, false)
+	b.save(5, 1, size, false)
+	s.RoundOver("a test")
+	if err := s.Drain(t.Context()); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("told: %v", err)
+	}
+	dial(t, s).hello(dir, 0, 3)
+	if err := s.Drain(t.Context()); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("told: %v", err)
+	}
+	bad.fail = nil
+	s.RoundOver("a test")
+	if err := s.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	onDisk(t, dir, 5)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.retired) > 0 {
+		t.Error("what is on disk stays in memory")
+	}
+}
+
 // A state that grows gets more room, and tears nothing.
 func TestGrowingState(t *testing.T) {
 	dir := t.TempDir()
