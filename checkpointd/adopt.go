@@ -6,14 +6,13 @@ import (
 	"os"
 	"slices"
 	"time"
+
+	"muster/checkpointd/planner"
 )
 
 // labelLocked is the label of the service as it is now.
 func (s *Service) labelLocked(more ...*set) label {
-	l := label{Version: labelVersion, RunID: s.cfg.RunID, PID: os.Getpid(), Socket: s.cfg.Socket, Begun: s.begun}
-	if s.team != nil {
-		l.Lineage = s.team.lineage
-	}
+	l := label{Version: labelVersion, RunID: s.cfg.RunID, PID: os.Getpid(), Socket: s.cfg.Socket, Begun: s.begun, Lineage: s.team.lineage}
 	for _, st := range slices.Concat(s.allSetsLocked(), more) {
 		l.Sets = append(l.Sets, labelSet{
 			ID: st.id, Dir: st.dir, Shards: st.shards, Reshards: st.reshards, Keep: st.keep,
@@ -70,15 +69,12 @@ func (s *Service) Label() string {
 // another attempt; not so where somebody was in a hurry.
 func (s *Service) unwrittenLocked() bool {
 	left := false
-	how := HowToSave
-	if s.team != nil {
-		how = HowToGoOn
-	}
 	for _, st := range s.allSetsLocked() {
 		at, unwritten := st.unwritten()
-		if s.team != nil { // whether all nodes have it nobody may be left to tell
+		how := HowToSave
+		if !s.team.alone { // whether all nodes have it nobody may be left to tell
 			at, _ = st.newestHere()
-			unwritten = at.Compare(st.committed) > 0
+			unwritten, how = at.Compare(st.committed) > 0, HowToGoOn
 		}
 		if !unwritten || !s.failedLocked(st) && !s.untouchedLocked(at) {
 			continue
@@ -102,16 +98,13 @@ func (s *Service) unwrittenLocked() bool {
 // failedLocked reports whether the newest step of a set is, or may be, not on disk, though nobody gave up waiting for
 // that.
 func (s *Service) failedLocked(st *set) bool {
-	if s.team != nil {
-		return !s.team.hurried && (st.view.Failed != "" || !st.view.Open || s.team.lost())
-	}
-	return st.failed != nil && !errors.Is(st.failed, errEnds)
+	return !s.team.hurried && (st.view.Failed != "" || !st.view.Open || s.team.lost())
 }
 
 // untouchedLocked reports whether a moment is of a job that was killed, which this one could not restore and has saved
 // nothing since: other nodes may have the shards that were missing.
 func (s *Service) untouchedLocked(at moment) bool {
-	return s.team != nil && !s.team.hurried && at.Era < s.team.joined
+	return !s.team.hurried && at.Era < s.team.joined
 }
 
 // HowToSave is said where checkpoints stay in memory.
@@ -131,7 +124,7 @@ func (g *segments) end(stay bool) error {
 }
 
 // adoptLocked looks for what a killed agent of the same run has left for a directory, which st has just locked. It
-// returns a set that has it, and st's lock; nil where there is nothing.
+// returns a set that has it; nil where there is nothing.
 func (s *Service) adoptLocked(st *set) *set {
 	if s.segments == nil {
 		return nil
@@ -181,9 +174,6 @@ func (s *Service) adoptLocked(st *set) *set {
 			s.cfg.Log.Warn().Err(err).Str("path", st.dir).Msg("cannot remove checkpoints in memory")
 		}
 	}
-	if adopted != nil {
-		adopted.lock, st.lock = st.lock, nil
-	}
 	return adopted
 }
 
@@ -199,6 +189,9 @@ func (st *set) saved() (newest time.Time) {
 	return newest
 }
 
+// leftWhy is why a step of a killed agent is written.
+const leftWhy = "it was left in memory"
+
 // leftUsed is said where an agent goes on with what another one has left.
 const leftUsed = "a killed muster of this run has left checkpoints in memory, which are used"
 
@@ -213,7 +206,7 @@ func (s *Service) succeedLocked(old *set) *set {
 	eras = slices.Compact(eras)
 	era := func(at moment) moment { at.Era = uint64(slices.Index(eras, at.Era)); return at }
 	st := s.heirLocked(old)
-	st.committed = era(old.committed)
+	st.committed, st.next, st.nextAt = era(old.committed), "", planner.Never // whoever wrote next is dead
 	err := s.takeOverLocked(st, old, func(at moment) (moment, bool) { return era(at), slices.Contains(complete, at) })
 	if err != nil || len(st.slots.complete()) == 0 {
 		s.cfg.Log.Warn().Err(err).Str("path", st.dir).Msg("checkpoints in memory are not used")
@@ -231,7 +224,7 @@ func (s *Service) succeedLocked(old *set) *set {
 // heirLocked is a set that goes on where a dead agent's has ended, still without its copies.
 func (s *Service) heirLocked(old *set) *set {
 	st := newSet(old.dir, old.shards)
-	st.reshards, st.keep, st.committed, st.head, st.next, st.nextAt = old.reshards, old.keep, old.committed, old.head, old.next, old.nextAt
+	st.reshards, st.keep, st.diskState = old.reshards, old.keep, old.diskState
 	s.setID++
 	st.id = s.setID
 	return st

@@ -268,8 +268,9 @@ func TestHostileResults(t *testing.T) {
 		}
 	}
 	a.Dir = dir
+	own := s.team
 	s.team = &team{ended: true} // its workers
-	defer func() { s.mu.Lock(); s.team = nil; s.mu.Unlock() }()
+	defer func() { s.mu.Lock(); s.team = own; s.mu.Unlock() }()
 	if err := (&leading{s: s, ctx: t.Context()}).commit(a); !errors.Is(err, errNotNamed) {
 		t.Errorf("a directory that nobody has named: %v", err)
 	}

@@ -82,7 +82,7 @@ func (t *team) inheritLocked(left []*leftover, call roundCall) {
 		for _, st := range s.allSetsLocked() {
 			st.repin(nil)
 			st.release()
-			st.committed, st.head, st.next, st.nextAt = planner.Never, "", "", planner.Never
+			st.diskState, st.view.Head = diskState{committed: planner.Never, nextAt: planner.Never}, ""
 		}
 	}
 	t.lineage = lineage

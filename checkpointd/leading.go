@@ -53,7 +53,7 @@ func newLeading(s *Service) *leading {
 		s: s, planner: planner.NewLeader(s.cfg.Replicas, newAttempt), members: map[int]*member{},
 		opening: map[string]*sync.Mutex{}, locks: map[string]*dirLock{}, changed: make(chan struct{}),
 	}
-	l.planner.Local, l.planner.More = s.team.local, true
+	l.planner.Local, l.planner.More = s.team.local || s.team.alone, true // one node gets no copy from another, too
 	l.ctx, l.cancel = context.WithCancel(s.ctx)
 	return l
 }
@@ -103,17 +103,42 @@ func (l *leading) begin(round, size int, era uint64, why string) {
 
 // close ends the leading: what is being written is given up.
 func (l *leading) close() {
+	l.end()
+	l.unlock()
+}
+
+// end is close, but for the locks.
+func (l *leading) end() {
+	if l == nil {
+		return
+	}
 	l.cancel()
 	l.mu.Lock()
-	l.late.Stop()
+	if l.late != nil {
+		l.late.Stop()
+	}
 	for _, m := range l.members {
 		_ = m.conn.Close()
 	}
 	l.mu.Unlock()
 	l.acts.Wait()
+}
+
+// unlock lets others open the directories.
+func (l *leading) unlock() {
+	if l == nil {
+		return
+	}
 	for _, lock := range l.locks {
 		lock.close()
 	}
+}
+
+// hold takes the lock of a directory that was opened.
+func (l *leading) hold(dir string, lock *dirLock) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.locks[dir] = lock
 }
 
 // awaitMembers waits until the other nodes have gone: they have heard then that nothing is left to be done.
@@ -238,6 +263,15 @@ func (l *leading) followLocked() {
 
 // tell has the planner hear of an outcome.
 func (l *leading) tell(f func(*planner.Leader)) {
+	if t := l.s.team; t.alone {
+		l.s.mu.Lock()
+		defer l.s.mu.Unlock()
+		l.mu.Lock()
+		f(l.planner)
+		l.mu.Unlock()
+		t.consultLocked()
+		return
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f(l.planner)
@@ -260,6 +294,9 @@ func (l *leading) act(a planner.Action) {
 		l.tell(func(c *planner.Leader) { c.Chosen(a.Key, d) })
 	case planner.Commit:
 		err := l.commit(a)
+		if err != nil {
+			l.s.blame(a.Key, err)
+		}
 		l.tell(func(c *planner.Leader) { c.Committed(a.Key, a.Attempt, err) })
 	case planner.Abort:
 		l.s.cfg.Log.Error().Int64("step", a.At.Step).Str("path", a.Dir).Str("reason", a.Why).Msg("checkpoint not written")
@@ -294,9 +331,7 @@ func (l *leading) open(dir string) error {
 	for began := time.Now(); ; {
 		lock, err := openDir(l.s.cfg.disk, dir)
 		if err == nil {
-			l.mu.Lock()
-			l.locks[dir] = lock
-			l.mu.Unlock()
+			l.hold(dir, lock)
 			return nil
 		}
 		if !errors.Is(err, errLocked) || time.Since(began) > lockPatience || l.ctx.Err() != nil {
@@ -349,11 +384,13 @@ func (l *leading) commit(a planner.Action) (err error) {
 		if err := json.Unmarshal(text, &r); err != nil {
 			return fmt.Errorf("cannot read what shard %d has become: %w", shard, err)
 		}
-		if err := r.check(s, &a, shard); err != nil {
-			return fmt.Errorf("what shard %d has become cannot be: %w", shard, err)
-		}
-		if !s.believes(&a, shard) {
-			r.Trackers, r.Spare = nil, nil // rank 0, which is here, says the same
+		if ours := s.wrote(&a, shard); !ours {
+			if err := r.check(s, &a, shard); err != nil {
+				return fmt.Errorf("what shard %d has become cannot be: %w", shard, err)
+			}
+			if s.team.local {
+				r.Trackers, r.Spare = nil, nil // rank 0, which is here, says the same
+			}
 		}
 		if c.stepDir != "" && r.StepDir != c.stepDir {
 			return errDirectories(shard, r.StepDir, 0, c.stepDir)

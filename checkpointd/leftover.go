@@ -34,8 +34,8 @@ func mapLeftover(path string, l label) *leftover {
 	lo := &leftover{label: l, others: map[*set]string{}, bytes: map[int]int64{}}
 	for _, of := range l.Sets {
 		st := newSet(of.Dir, of.Shards)
-		st.id, st.keep, st.reshards, st.committed = of.ID, of.Keep, of.Reshards, of.Committed
-		st.head, st.next, st.nextAt = of.Head, of.Next, of.NextAt
+		st.id, st.keep, st.reshards = of.ID, of.Keep, of.Reshards
+		st.diskState = diskState{of.Committed, of.Head, of.Next, of.NextAt}
 		lo.sets = append(lo.sets, st)
 	}
 	for _, segment := range segmentFiles(path) {

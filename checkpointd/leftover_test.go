@@ -138,6 +138,32 @@ func TestSalvageNothing(t *testing.T) {
 	onDisk(t, elsewhere, 11)
 }
 
+// A worker has written a step itself, and a round has ended since: what was saved later is newer than that, and is
+// brought to disk.
+func TestSalvageAfterWritten(t *testing.T) {
+	memory, dir := shm(t), t.TempDir()
+	socket := filepath.Join(t.TempDir(), "socket")
+	agent := talk(t, exec.CommandContext(t.Context(), "/proc/self/exe", serveWord, socket, "test", memory))
+	agent.hear("serving")
+	a, b := dialAt(t, socket).hello(dir, 0, 2), dialAt(t, socket).hello(dir, 1, 2)
+	saveBoth(10)(a, b)
+	if err := testCommitment(posix{}, dir, 11, 2, noPath).run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.ask(request{Op: "written", Step: 11}); err != nil {
+		t.Fatal(err)
+	}
+	agent.say("round")
+	agent.hear("done")
+	a, b = dialAt(t, socket).hello(dir, 0, 2), dialAt(t, socket).hello(dir, 1, 2)
+	saveBoth(12)(a, b)
+	agent.kill()
+	if err := Salvage(t.Context(), theOnlyLabel(t, memory), "", zerolog.Nop()); err != nil {
+		t.Fatal(err)
+	}
+	onDisk(t, dir, 12)
+}
+
 // The next agent of the run has what a killed one has left: the newest step is restored from memory, and is on disk
 // soon. Later saves come after it, and the end leaves nothing.
 func TestAdopt(t *testing.T) {

@@ -164,7 +164,7 @@ func (t *team) callRound(ctx context.Context, r rendezvous.Round, board rendezvo
 	why := ""
 	switch {
 	case left:
-		why = "it was left in memory"
+		why = leftWhy
 	case r.Number > 0:
 		why = "the workers start again"
 	}

@@ -344,8 +344,9 @@ func TestStepWithoutFiles(t *testing.T) {
 	s, _ := testService(t, nil)
 	dir := filepath.Join(t.TempDir(), "ckpt")
 	s.dirs[dir] = true
+	own := s.team
 	s.team = &team{local: true}
-	defer func() { s.mu.Lock(); s.team = nil; s.mu.Unlock() }()
+	defer func() { s.mu.Lock(); s.team = own; s.mu.Unlock() }()
 	a := planner.Action{
 		Kind: planner.Commit, Key: planner.Key{Dir: dir, Shards: 1}, At: moment{Step: 9}, Attempt: "aaaa", Keep: 1,
 		Results: []json.RawMessage{[]byte(`{"step_dir":"9"}`)},

@@ -355,6 +355,47 @@ func TestCouncilNodeAway(t *testing.T) {
 	}
 }
 
+// Of two workers on one node one has gone on: the step that only the other has saved is waited for no more. A step that
+// says what is on disk is not written when the workers have ended.
+func TestCouncilWithinNode(t *testing.T) {
+	k := planner.Key{Dir: "/d", Shards: 2}
+	l := planner.NewLeader(1, func() string { return "attempt" })
+	l.Local, l.More = true, true
+	l.BeginRound(1, 0, "")
+	seq := uint64(0)
+	report := func(sr planner.SetReport) planner.SetView {
+		seq++
+		sr.Key, sr.Committed = k, planner.Never
+		r := &planner.Report{Seq: seq, Addr: "a", Sets: []planner.SetReport{sr}}
+		if err := r.Check(); err != nil {
+			t.Fatal(err)
+		}
+		l.Report(0, r)
+		return l.View(0).Sets[0]
+	}
+	first, next := moment{Step: 4}, moment{Step: 5}
+	sr := planner.SetReport{
+		Saves: []int{0, 1}, Begun: first, Begins: []moment{first, first}, Copies: []planner.Copy{{Shard: 0, At: first, Persist: true}},
+	}
+	report(sr)
+	l.Opened(k, "", nil)
+	if v := report(sr); !v.Busy || len(v.Dead) > 0 {
+		t.Errorf("the other worker may save it yet: %+v", v)
+	}
+	sr.Begins = []moment{first, next}
+	if v := report(sr); v.Busy || !slices.Contains(v.Dead, first) {
+		t.Errorf("nobody saves the other shard of it any more: %+v", v)
+	}
+	sr.Copies = []planner.Copy{{Shard: 0, At: next}, {Shard: 1, At: next}}
+	for _, same := range [][]moment{{next}, nil} {
+		l.BeginRound(1, 1, "the workers have ended")
+		sr.Same = same
+		if v := report(sr); !slices.Contains(v.Complete, next) || v.Busy != (same == nil) {
+			t.Errorf("on disk already: %v; it is shown %+v", same, v)
+		}
+	}
+}
+
 // write has a node write one of the shards that it was told to.
 func (s *sim) write(n *simNode, fail bool) {
 	o := n.told.Write

@@ -118,7 +118,6 @@ func salvage(ctx context.Context, label, to string, log zerolog.Logger) error {
 		if len(lo.problems) > 0 && len(st.slots.complete()) == 0 { // another version of muster may know what these are
 			err = errors.Join(append([]error{err}, lo.problems...)...)
 		}
-		st.lock.close()
 		if err == nil && (!several || to == "") { // else the nodes may use it still
 			err = lo.drop(st)
 		}
@@ -170,7 +169,8 @@ func salvageSet(ctx context.Context, st *set, runID, to string, log zerolog.Logg
 	if err != nil {
 		return err
 	}
-	if st.lock = lock; to == "" {
+	defer lock.close()
+	if to == "" {
 		if err := st.settle(); err != nil {
 			return errhint.With(err, "muster ckpt save --to DIR writes it elsewhere, muster ckpt drop gives it up")
 		}
@@ -180,7 +180,7 @@ func salvageSet(ctx context.Context, st *set, runID, to string, log zerolog.Logg
 		if st.committed.Step >= 0 && at.Compare(st.committed) <= 0 {
 			return nil
 		}
-		f := st.plan(at, "it was left in memory")
+		f := st.plan(at)
 		err := f.verify()
 		if err == nil {
 			return s.write(st, f)
@@ -242,21 +242,13 @@ func (s *Service) saveNow(gone <-chan struct{}) error {
 		s.saveLocked(st, "somebody asks for it")
 	}
 	for _, st := range append([]*set(nil), s.sets...) {
-		for s.team != nil && (st.view.Busy || s.team.seen < st.asked) {
-			if s.team.conn == nil || !s.awaitLocked(until, gone) {
-				return errors.New("the nodes of the job do not come to an end with the step that is being written to disk")
-			}
-		}
-		if s.team != nil && st.view.Failed != "" {
-			return errors.New(st.view.Failed)
-		}
-		for st.pending != nil || st.running != nil {
-			if !s.awaitLocked(until, gone) {
+		for st.view.Busy || s.team.seen < st.asked {
+			if !s.team.led() || !s.awaitLocked(until, gone) {
 				return errors.New("the step that is being written to disk does not come to an end")
 			}
 		}
-		if st.failed != nil {
-			return st.failed
+		if err := st.failure(); err != nil {
+			return err
 		}
 	}
 	return nil

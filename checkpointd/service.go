@@ -70,7 +70,7 @@ const (
 type Service struct {
 	cfg      Config
 	listener *net.UnixListener
-	team     *team // nil: this node is alone
+	team     *team
 	pace     *pace
 
 	ctx    context.Context
@@ -112,16 +112,15 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	if s.listener, err = listen(cfg.Socket); err != nil {
 		return nil, fmt.Errorf("cannot listen for workers that save checkpoints: %w", err)
 	}
+	s.team = newTeam(s)
 	if cfg.Memory != "" {
 		if s.segments, err = openSegments(cfg.Memory, cfg.Memory != DefaultMemory, s.labelLocked()); err != nil {
 			s.cfg.Log.Warn().Err(err).Msg("checkpoints in memory are lost if muster is killed")
 		}
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx)) // Close ends it, after the workers
-	if cfg.Several {
-		if s.team, err = openTeam(ctx, s); err != nil {
-			return nil, errors.Join(err, s.listener.Close())
-		}
+	if err := s.team.open(ctx); err != nil {
+		return nil, errors.Join(err, s.listener.Close())
 	}
 	s.wg.Go(s.accept)
 	return s, nil
@@ -181,13 +180,16 @@ func (s *Service) accept() {
 	}
 }
 
-// notifyLocked wakes whoever waits for a change, and has other nodes hear of it.
+// notifyLocked wakes whoever waits for a change, and has the node that leads hear of it.
 func (s *Service) notifyLocked() {
+	s.wakeLocked()
+	s.team.reportLocked()
+}
+
+// wakeLocked wakes whoever waits for a change.
+func (s *Service) wakeLocked() {
 	close(s.changed)
 	s.changed = make(chan struct{})
-	if s.team != nil {
-		s.team.reportLocked()
-	}
 }
 
 // allSetsLocked are the sets, and those of other numbers of shards that are only to be written still.
@@ -234,26 +236,16 @@ func (s *Service) RoundOver(why string) {
 	s.conns.Wait() // they were told to end, and do nothing that takes long
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.team != nil {
-		s.team.ended = true
-		s.notifyLocked()
+	if s.team.alone {
+		s.team.nextAloneLocked(why)
 		return
 	}
-	s.round++
-	for _, st := range s.sets {
-		st.decisions, st.loads, st.shown, st.ours = nil, map[int]int{}, 0, map[int]bool{}
-		s.breakpointLocked(st, why)
-		s.compareAheadLocked(st)
-	}
+	s.team.ended = true
 	s.notifyLocked()
 }
 
 // saveLocked has the newest complete step of a set written, by whoever decides that.
 func (s *Service) saveLocked(st *set, why string) {
-	if s.team == nil {
-		s.breakpointLocked(st, why)
-		return
-	}
 	st.urgent++
 	st.why = why
 	st.asked = s.team.reportLocked()
@@ -269,49 +261,8 @@ func (s *Service) Save(why string) {
 	s.notifyLocked()
 }
 
-// breakpointLocked has the newest complete step written, whether a worker asked for that or not.
-func (s *Service) breakpointLocked(st *set, why string) {
-	complete := st.slots.complete()
-	if len(complete) == 0 {
-		return
-	}
-	if st.want(complete[0], why) {
-		s.startLocked(st)
-	}
-}
-
 // Drain waits until everything that is to be written was written, or ctx ends.
-func (s *Service) Drain(ctx context.Context) error {
-	if s.team != nil {
-		return s.team.drained(ctx)
-	}
-	told := time.NewTimer(time.Second)
-	defer told.Stop()
-	for {
-		s.mu.Lock()
-		var busy *set
-		var failed error
-		for _, st := range s.allSetsLocked() {
-			if st.running != nil || st.pending != nil {
-				busy = st
-			}
-			failed = errors.Join(failed, st.failed)
-		}
-		changed := s.changed
-		s.mu.Unlock()
-		if busy == nil {
-			return failed
-		}
-		select {
-		case <-changed:
-		case <-told.C:
-			told.Reset(drainTold)
-			s.cfg.Log.Info().Str("path", busy.dir).Msg("waiting until the last checkpoint is on disk (a second signal gives it up)")
-		case <-ctx.Done():
-			return fmt.Errorf("the last checkpoint in memory was not written to %s: %w", busy.dir, context.Cause(ctx))
-		}
-	}
-}
+func (s *Service) Drain(ctx context.Context) error { return s.team.drained(ctx) }
 
 // closeLimit is how long Close waits for a disk that hangs in a call. The process is about to end.
 const closeLimit = 5 * time.Second
@@ -334,18 +285,18 @@ func (s *Service) Close() error {
 		c.hangUp()
 	}
 	s.mu.Unlock()
-	if s.team != nil {
-		s.team.bye()
-	}
+	s.team.bye()
 	s.cancel(errEnds)
 	err := s.listener.Close()
 	ended := make(chan struct{})
 	go func() {
-		if s.team != nil {
-			s.team.close()
-		}
+		led := s.team.close()
 		s.conns.Wait()
 		s.wg.Wait()
+		if s.team.alone {
+			s.removeParts()
+		}
+		led.unlock()
 		close(ended)
 	}()
 	select {
@@ -363,12 +314,7 @@ func (s *Service) Close() error {
 		err = errors.Join(err, s.segments.end(s.unwrittenLocked()))
 	}
 	for _, st := range append(s.retired, s.sets...) {
-		if st.pending != nil {
-			st.pending.unpin()
-			st.pending = nil
-		}
 		st.release()
-		st.lock.close()
 	}
 	for _, o := range s.openings { // by workers that have gone
 		o.lock.close()
@@ -411,18 +357,13 @@ func (s *Service) setLocked(dir string, shards int) (*set, error) {
 // succeedingLocked adds the set of so many shards that follows another one.
 func (s *Service) succeedingLocked(before *set, shards int) {
 	retired := func(o *set) bool { return o.dir == before.dir && o.shards == shards }
-	if i := slices.IndexFunc(s.retired, retired); s.team != nil && i >= 0 { // there are as many as once before
+	if i := slices.IndexFunc(s.retired, retired); i >= 0 { // there are as many as once before
 		s.sets, s.retired = append(s.sets, s.retired[i]), slices.Delete(s.retired, i, i+1)
 		return
 	}
 	st := newSet(before.dir, shards)
-	st.lock, before.lock = before.lock, nil
-	st.head = before.head
-	if s.team != nil {
-		st.slots.told = &toldMoments{}
-	} else {
-		before.releaseRetired() // what is on disk
-	}
+	st.slots.told = &toldMoments{}
+	st.head, st.view.Head = before.head, before.view.Head
 	s.sets = append(s.sets, st)
 	s.nameLocked(st)
 }
@@ -439,19 +380,17 @@ func (s *Service) retireLocked(st *set, shards int) {
 // firstSetLocked makes the first set of a directory.
 func (s *Service) firstSetLocked(dir string, shards int) (*set, error) {
 	st := newSet(dir, shards)
-	if s.team != nil { // the node that leads opens it
-		st.slots.told = &toldMoments{}
-		s.sets = append(s.sets, st)
-		s.nameLocked(st)
-		return st, nil
-	}
-	o := s.openings[dir] // see openedLocked
-	delete(s.openings, dir)
-	st.lock, st.head = o.lock, o.head
-	if left := s.adoptLocked(st); left != nil {
-		s.sets = append(s.sets, left)
-		s.breakpointLocked(left, "it was left in memory")
-		return s.setLocked(dir, shards)
+	st.slots.told = &toldMoments{}
+	if o := s.openings[dir]; o != nil { // else the node that leads opens it: see openedLocked
+		delete(s.openings, dir)
+		s.team.leading.hold(dir, o.lock)
+		st.head = o.head
+		if left := s.adoptLocked(st); left != nil {
+			left.slots.told = &toldMoments{}
+			s.sets = append(s.sets, left)
+			s.saveLocked(left, leftWhy)
+			return s.setLocked(dir, shards)
+		}
 	}
 	s.sets = append(s.sets, st)
 	s.nameLocked(st)

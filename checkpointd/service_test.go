@@ -387,7 +387,7 @@ func TestRoundEndsWhileReading(t *testing.T) {
 	testutil.Eventually(t, 20*time.Second, "the worker asks", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return len(s.sets) == 1 && len(s.sets[0].decisions) == 1
+		return len(s.sets) == 1 && s.sets[0].loads[0] == 1
 	})
 	s.RoundOver("a test")
 	if err := <-asked; err == nil {
@@ -490,6 +490,36 @@ func TestAnotherWorld(t *testing.T) {
 	c := dial(t, s).hello(dir, 0, 3)
 	if _, err := c.ask(request{Op: "load"}); err == nil || !strings.Contains(err.Error(), "2 ranks saved it") {
 		t.Fatalf("told: %v", err)
+	}
+}
+
+// Another number of shards, and a disk that is full: what is in memory stays there until it can be written.
+func TestAnotherWorldFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	bad := &slowDisk{open: make(chan struct{}), fail: unix.ENOSPC}
+	close(bad.open)
+	s, _ := testService(t, func(c *Config) { c.disk = bad })
+	a, b := dial(t, s).hello(dir, 0, 2), dial(t, s).hello(dir, 1, 2)
+	a.save(5, 0, size, false)
+	b.save(5, 1, size, false)
+	s.RoundOver("a test")
+	if err := s.Drain(t.Context()); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("told: %v", err)
+	}
+	dial(t, s).hello(dir, 0, 3)
+	if err := s.Drain(t.Context()); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("told: %v", err)
+	}
+	bad.fail = nil
+	s.RoundOver("a test")
+	if err := s.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	onDisk(t, dir, 5)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.retired) > 0 {
+		t.Error("what is on disk stays in memory")
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,52 +18,75 @@ import (
 type set struct {
 	dir    string
 	shards int
-	keep   KeepRules
+	id     int // in the label
+	wishes
+
+	slots  *slotTable
+	mem    map[*slot]*memory
+	copies map[*slot]*copied
+
+	inRound
+	diskState
+	view planner.SetView // what the leader shows
+	writing
+	trade
+	told map[string]bool // what was said once already
+}
+
+// wishes are what workers want of a set.
+type wishes struct {
+	keep KeepRules
 	// reshards says that another number of shards can restore what these have saved.
 	reshards bool
 	// replicas is on how many nodes its workers want a copy of each shard.
 	replicas int
 	// across says that ranks read what others have saved.
 	across bool
-	lock   *dirLock
-	id     int // in the label
+}
 
-	slots  *slotTable
-	mem    map[*slot]*memory
-	copies map[*slot]*copied
-
-	// decisions are where a round's workers restore from, by how often they have asked.
-	decisions []*decision
-	loads     map[int]int // by rank: how often it has loaded in this round
-	shown     int         // how many of the decisions the log has
-
-	pending   *flush // is to be written next
-	running   *flush
+// diskState is what is known of the directory of a set; the label has it, too.
+type diskState struct {
 	committed moment // the newest on disk that was saved in this job; Step is -1 for none
-	writtenTo string // the name of its directory, where this node wrote it alone
-	failed    error  // why the last writing failed, nil where it did not
-	failedAt  moment // of what
-	told      map[string]bool
-
 	// head is what the directory's trackers named last, next the attempt that writes nextAt: see labelSet.
 	head, next string
 	nextAt     moment
+}
 
-	// With other nodes: what the leader shows, and what this node has done of that.
-	view      planner.SetView
-	ours      map[int]bool // shards that workers of this node save, or have saved in this round
-	verified  []moment
+// inRound is what ends with a round.
+type inRound struct {
+	loads    map[int]int      // by rank: how often it has loaded
+	shown    int              // how many of the leader's decisions the log has
+	notes    map[int][]string // by decision: why a step in memory is not restored
+	ours     map[int]bool     // shards that workers of this node save, or have saved
+	verified []moment
+	urgent   int // how often the newest step was wanted on disk at once
+	why      string
+	asked    uint64                // the report that said so
+	wants    map[planner.Copy]bool // copies that are, or were to be, got here
+}
+
+func newRound() inRound {
+	return inRound{loads: map[int]int{}, notes: map[int][]string{}, ours: map[int]bool{}, wants: map[planner.Copy]bool{}}
+}
+
+// writing is what this node has written of the step that nodes write together.
+type writing struct {
+	attempt string
+	written []planner.Written
+	begun   map[int]bool // shards of it that were begun here
+	cause   error        // why this node could not write, or use, a copy last
+	// wrote is what this node has brought to disk last, or a part of it, and to which directory: it counts where that
+	// was committed.
+	wrote   moment
+	wroteTo string
+}
+
+// trade is what is known of copies that come from other nodes, and of those that are compared.
+type trade struct {
 	verifying map[moment]bool
-	attempt   string // of the step that is being written
-	written   []planner.Written
-	begun     map[int]bool // shards of it that were begun here
 	fetching  map[planner.Copy]bool
 	fetchErr  error
-	wants     map[planner.Copy]bool // copies that are, or were to be, got here in this round
-	bad       []planner.Bad         // what came from others, and was not what had been stated
-	urgent    int                   // how often the newest step was wanted on disk at once
-	why       string
-	asked     uint64 // the report that said so
+	bad       []planner.Bad // what came from others, and was not what had been stated
 }
 
 // copied is what is known of a whole copy besides its slot.
@@ -93,16 +117,14 @@ func (c *copied) compareAnew(m *memory) {
 // flush is a complete step on its way to disk.
 type flush struct {
 	at     moment
-	why    string // why it is written, where no worker asked for it
-	shards []int  // what follows is in their order
+	shards []int // what follows is in their order
 	slots  []*slot
 	copies []*copied
 	mem    []*memory
 }
 
-// decision is where all workers of a round restore from. It is made by the first that asks, and done is closed then.
+// decision is where all workers of a round restore from.
 type decision struct {
-	done   chan struct{}
 	source string // memory, disk or none
 	at     moment
 	step   *Step // on disk
@@ -113,16 +135,27 @@ type decision struct {
 
 // the sources of a decision, as workers are told them.
 const (
-	fromMemory = "memory"
-	fromDisk   = "disk"
-	fromNone   = "none"
+	fromMemory = planner.FromMemory
+	fromDisk   = planner.FromDisk
+	fromNone   = planner.FromNone
 )
 
 func newSet(dir string, shards int) *set {
 	return &set{
 		dir: dir, shards: shards, slots: newSlotTable(shards), mem: map[*slot]*memory{}, copies: map[*slot]*copied{},
-		loads: map[int]int{}, committed: planner.Never, told: map[string]bool{},
-		verifying: map[moment]bool{}, ours: map[int]bool{}, fetching: map[planner.Copy]bool{}, wants: map[planner.Copy]bool{},
+		inRound: newRound(), writing: writing{wrote: planner.Never}, diskState: diskState{committed: planner.Never},
+		told:  map[string]bool{},
+		trade: trade{verifying: map[moment]bool{}, fetching: map[planner.Copy]bool{}},
+	}
+}
+
+// beginRound forgets what was of the round before. Checksums are compared anew, since its workers could write.
+func (st *set) beginRound() {
+	st.inRound = newRound()
+	st.view = planner.SetView{Key: st.view.Key, Head: st.view.Head}
+	delete(st.told, "replicas") // there may be memory now
+	for slot, of := range st.copies {
+		of.compareAnew(st.mem[slot])
 	}
 }
 
@@ -153,14 +186,6 @@ func (st *set) release() {
 	}
 }
 
-// releaseRetired frees the memory of a set that another one has followed, where nothing of it is to be written any
-// more.
-func (st *set) releaseRetired() {
-	if st.lock == nil && st.pending == nil && st.running == nil {
-		st.release()
-	}
-}
-
 // tear gives up what a slot holds.
 func (st *set) tear(s *slot) {
 	s.State = slotTorn
@@ -180,19 +205,9 @@ func (st *set) forget(shard int, s *slot) {
 	delete(st.copies, s)
 }
 
-// persists reports whether a worker wants a complete moment on disk.
-func (st *set) persists(at moment) bool {
-	for shard := range st.shards {
-		if st.copies[st.slots.at(shard, at)].persist {
-			return true
-		}
-	}
-	return false
-}
-
 // plan makes a flush of a complete moment, and pins its slots.
-func (st *set) plan(at moment, why string) *flush {
-	f := &flush{at: at, why: why, slots: st.slots.pin(at)}
+func (st *set) plan(at moment) *flush {
+	f := &flush{at: at, slots: st.slots.pin(at)}
 	for shard, s := range f.slots {
 		f.shards = append(f.shards, shard)
 		f.copies = append(f.copies, st.copies[s])
@@ -221,25 +236,35 @@ func (f *flush) bytes() (n int64) {
 	return n
 }
 
-// want has a complete step written, after the one that is being written. One that waits for that is given up for it:
-// the newest counts. It reports whether anything changed.
-func (st *set) want(at moment, why string) bool {
-	if st.committed.Step >= 0 && at.Compare(st.committed) <= 0 || st.running != nil && st.running.at == at {
-		return false
-	}
-	if why != "" && st.committed.Step == at.Step && st.committed.Era == at.Era &&
-		st.writtenTo == st.copies[st.slots.at(0, at)].stepDirOf(at.Step) {
-		return false // saved to memory again since it was written
-	}
-	if st.pending != nil {
-		if st.pending.at.Compare(at) >= 0 {
-			return false
-		}
-		st.pending.unpin()
-	}
-	st.pending = st.plan(at, why)
-	return true
+// writtenBefore reports whether a copy says what is on disk already: it was saved to memory again since it was written.
+func (st *set) writtenBefore(slot *slot) bool {
+	w := st.wrote
+	return w != planner.Never && w == st.committed && slot.At.Era == w.Era && slot.At.Step == w.Step && slot.At.Again > w.Again &&
+		st.copies[slot].stepDirOf(w.Step) == st.wroteTo
 }
+
+// failure is why the newest step could not be written, nil where nothing failed.
+func (st *set) failure() error {
+	if st.view.Failed == "" {
+		return nil
+	}
+	return &failedError{st.view.Failed, st.cause}
+}
+
+// failedError is what the leader says of a step that was not written, and what this node knows of it.
+type failedError struct {
+	text  string
+	cause error // nil: this node has met nothing
+}
+
+func (e *failedError) Error() string {
+	if e.cause != nil && !strings.Contains(e.text, e.cause.Error()) {
+		return e.text + ": " + e.cause.Error()
+	}
+	return e.text
+}
+
+func (e *failedError) Unwrap() error { return e.cause }
 
 // shardWriter writes one file of one shard.
 type shardWriter struct {

@@ -28,7 +28,7 @@ type slotTable struct {
 	shards [][]*slot
 	begun  []moment // the newest that each shard has begun
 	nextID int
-	// told is what the leader of several nodes says of moments, nil where this node has all shards.
+	// told is what the leader says of moments, nil for what a dead agent has left.
 	told *toldMoments
 }
 
@@ -92,22 +92,8 @@ func (b *slotTable) refused(shard int, m moment) bool {
 		!slices.ContainsFunc(b.shards[shard], func(s *slot) bool { return s.At == m && (s.State == slotReady || s.State == slotWriting) })
 }
 
-// dead reports whether a moment can become complete no more: a shard that has no copy of it has gone on.
-func (b *slotTable) dead(m moment) bool {
-	if b.told != nil {
-		return slices.Contains(b.told.dead, m)
-	}
-	for shard, begun := range b.begun {
-		if begun.Compare(m) <= 0 {
-			continue
-		}
-		if !slices.ContainsFunc(b.shards[shard],
-			func(s *slot) bool { return s.At == m && (s.State == slotReady || s.State == slotWriting) }) {
-			return true
-		}
-	}
-	return false
-}
+// dead reports whether the leader says that a moment cannot become complete any more.
+func (b *slotTable) dead(m moment) bool { return b.told != nil && slices.Contains(b.told.dead, m) }
 
 // missing are the shards without a whole copy of a moment, as far as this node knows.
 func (b *slotTable) missing(m moment) (shards []int) {
@@ -119,12 +105,6 @@ func (b *slotTable) missing(m moment) (shards []int) {
 	return shards
 }
 
-// abandoned reports whether whoever saved a shard of which a moment has no copy is gone. The leader of several nodes
-// says so itself.
-func (b *slotTable) abandoned(m moment, gone func(shard int) bool) bool {
-	return b.told == nil && gone != nil && slices.ContainsFunc(b.missing(m), gone)
-}
-
 // slotRules bound what victim may answer.
 type slotRules struct {
 	// Slots is how many slots a shard has where memory allows: 2, and another one for each of up to extraSlots that are
@@ -132,8 +112,6 @@ type slotRules struct {
 	Slots int
 	// Room says whether there is memory for another slot.
 	Room func() bool
-	// Gone says of a shard that somebody saved it in this round, and nobody does now. nil: of none.
-	Gone func(shard int) bool
 }
 
 // extraSlots are one for the step that is being written, and one for that which waits for it.
@@ -162,7 +140,7 @@ func (b *slotTable) victim(shard int, rules slotRules) (victimKind, *slot) {
 		case !s.free():
 		case s.State != slotReady:
 			return takeSlot, s
-		case len(complete) > 0 && s.At.Compare(complete[0]) < 0 || b.dead(s.At) || b.abandoned(s.At, rules.Gone):
+		case len(complete) > 0 && s.At.Compare(complete[0]) < 0 || b.dead(s.At):
 			if stale == nil || s.At.Compare(stale.At) < 0 {
 				stale = s
 			}

@@ -1,10 +1,66 @@
 package checkpointd
 
 import (
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"muster/checkpointd/planner"
 )
+
+// ledTable is a table of slots, and the leader of a job of one node whose workers save to them.
+type ledTable struct {
+	*slotTable
+	leader *planner.Leader
+	key    planner.Key
+	seq    uint64
+}
+
+func newLedTable(shards int) *ledTable {
+	b := &ledTable{
+		slotTable: newSlotTable(shards), key: planner.Key{Dir: "/d", Shards: shards},
+		leader: planner.NewLeader(0, func() string { return "a" }),
+	}
+	b.leader.Local = true
+	b.leader.BeginRound(1, 0, "")
+	b.hear()
+	b.leader.Opened(b.key, "", nil)
+	b.hear()
+	return b
+}
+
+// hear has the leader say what is complete now.
+func (b *ledTable) hear() {
+	b.seq++
+	sr := planner.SetReport{
+		Key: b.key, Begun: slices.MinFunc(b.begun, moment.Compare), Begins: slices.Clone(b.begun),
+		Committed: planner.Never,
+	}
+	for shard, slots := range b.shards {
+		sr.Saves = append(sr.Saves, shard)
+		for _, s := range slots {
+			if s.State == slotReady {
+				sr.Copies = append(sr.Copies, planner.Copy{Shard: shard, At: s.At})
+			}
+		}
+	}
+	b.leader.Report(0, &planner.Report{Seq: b.seq, Sets: []planner.SetReport{sr}})
+	b.told = &toldMoments{}
+	for _, v := range b.leader.View(0).Sets {
+		b.told = &toldMoments{v.Complete, v.Dead}
+	}
+}
+
+func (b *ledTable) complete() []moment {
+	b.hear()
+	return b.slotTable.complete()
+}
+
+func (b *ledTable) victim(shard int, rules slotRules) (victimKind, *slot) {
+	b.hear()
+	return b.slotTable.victim(shard, rules)
+}
 
 // TestBook plays ranks that save, die and load, a disk that is slow, and memory that is short, in any order. A step
 // that was complete must stay so until a newer one is, unless there is but one slot.
@@ -13,7 +69,7 @@ func TestBook(t *testing.T) {
 		shards := rapid.IntRange(1, 3).Draw(t, "shards")
 		room := rapid.Bool().Draw(t, "room")
 		rules := slotRules{Slots: rapid.IntRange(1, 2).Draw(t, "slots"), Room: func() bool { return room }}
-		b := newSlotTable(shards)
+		b := newLedTable(shards)
 		step := make([]int64, shards)
 		writing := make([]*slot, shards)
 		era := uint64(0)
@@ -77,6 +133,7 @@ func TestBook(t *testing.T) {
 			"restart": func(*rapid.T) { // some died while they copied
 				era++
 				complete := b.complete()
+				b.leader.BeginRound(1, era, "")
 				for shard, s := range writing {
 					if s != nil {
 						s.State = slotTorn
@@ -130,7 +187,7 @@ func TestBook(t *testing.T) {
 
 // A rank must not wait for ever for one that has skipped a step.
 func TestSkippedStep(t *testing.T) {
-	b := newSlotTable(2)
+	b := newLedTable(2)
 	rules := slotRules{Slots: 2, Room: func() bool { return true }}
 	save := func(shard int, step int64) bool {
 		kind, s := b.victim(shard, rules)

@@ -117,14 +117,11 @@ func (s *Service) checkLayoutLocked(dir string, of *copied) error {
 	return nil
 }
 
-// believes reports whether what a shard has become may name files beside the step's: without a token only where this
-// node wrote the shard.
-func (s *Service) believes(a *planner.Action, shard int) bool {
+// wrote reports whether this node wrote a shard of an attempt. Without a token no other node is believed what it says
+// of files beside the step's.
+func (s *Service) wrote(a *planner.Action, shard int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.team.local {
-		return true
-	}
 	st := s.findSetLocked(a.Key)
 	return st != nil && st.attempt == a.Attempt && slices.ContainsFunc(st.written, func(w planner.Written) bool { return w.Shard == shard })
 }

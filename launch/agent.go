@@ -54,6 +54,8 @@ type Agent struct {
 	// writer again when the agent does not wait for other nodes any more.
 	Log   zerolog.Logger
 	LogTo func(io.Writer)
+	// LogJSON says that the log's lines are of JSON for whoever reads them, and so is the report.
+	LogJSON bool
 	// Hurry, once closed, ends the grace of workers that are being stopped. Forward delivers signals for the workers.
 	Hurry   <-chan struct{}
 	Forward <-chan syscall.Signal
@@ -110,7 +112,7 @@ type Agent struct {
 type Result struct {
 	// Status is muster's exit status.
 	Status int
-	// Report says why for people, empty after a success.
+	// Report says why for people, or with LogJSON in a line of JSON; empty after a success.
 	Report string
 	// LogDir is the directory with the workers' log files, empty where none are written.
 	LogDir string

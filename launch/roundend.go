@@ -271,6 +271,7 @@ func (a *Agent) tellKilled(exits []report.Exit) {
 // finish writes how the job ended into the status file, and makes a Result of it.
 func (a *Agent) finish(ctx context.Context, o report.Outcome, d policy.Decision) Result {
 	var res Result
+	var said, summary string                              // why, for people
 	if d.Verdict == policy.StopForNow && a.unfit != nil { // it was about to leave anyway, and why says more
 		d = *a.unfit
 		o.Reason = d.Reason
@@ -287,13 +288,12 @@ func (a *Agent) finish(ctx context.Context, o report.Outcome, d policy.Decision)
 		if o.Unsaved != nil {
 			o.Status, o.Reason, o.Hint = 1, job.ReasonNotSaved, errhint.Of(o.Unsaved)
 			o.Message = "the workers have succeeded, but the last checkpoint is not on disk: " + o.Unsaved.Error()
-			res.Report = "muster: error: " + o.Message + "\n"
+			said = o.Message
 		}
 	case d.Stops():
 		o.Status = errhint.FromSignal(int(stopSignal(ctx)))
 	case d.Reason == job.ReasonDeadline && a.Plan.Job.Restart.Deadline > 0:
-		o.Status = errhint.Deadline
-		res.Report = fmt.Sprintf("muster: error: deadline of %v reached\n", a.Plan.Job.Restart.Deadline)
+		o.Status, said = errhint.Deadline, fmt.Sprintf("deadline of %v reached", a.Plan.Job.Restart.Deadline)
 	default:
 		o.Status = max(d.Status, 1)
 		if o.Report == nil || d.Rank < 0 {
@@ -301,11 +301,11 @@ func (a *Agent) finish(ctx context.Context, o report.Outcome, d policy.Decision)
 			if d.Node != "" {
 				where = " (said by node " + d.Node + ")"
 			}
-			res.Report = "muster: error: " + o.Message + where + "\n"
+			said = o.Message + where
 		}
 		if o.Report != nil {
 			o.Report.Restarts, o.Report.Logs = a.policy.Account(d, a.Plan.Hostname), a.whereLogs()
-			res.Report += o.Report.Text()
+			summary = o.Report.Text()
 			if a.ErrorFile != "" {
 				if err := o.Report.CopyErrorFile(a.ErrorFile); err != nil {
 					a.Log.Warn().Err(err).Msg("error file not handed on")
@@ -318,6 +318,16 @@ func (a *Agent) finish(ctx context.Context, o report.Outcome, d policy.Decision)
 	}
 	a.status.Finished(o)
 	res.Status = o.Status
+	switch {
+	case said+summary == "":
+	case a.LogJSON:
+		o.Message = cmp.Or(said, o.Message)
+		res.Report = o.Line(time.Now())
+	case said != "":
+		res.Report = "muster: error: " + said + "\n" + summary
+	default:
+		res.Report = summary
+	}
 	return res
 }
 

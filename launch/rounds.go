@@ -151,11 +151,24 @@ func (a *Agent) meet(ctx context.Context) (*Result, error) {
 		return a.notMet(ctx, waiting, err)
 	}
 	a.meeting = &meeting{Round: round, began: time.Now(), verdicts: round.Verdict()}
+	a.tellOtherPort(round)
 	a.events.Joined(before, restarts, time.Since(began))
 	if a.begun.IsZero() {
 		a.begun = time.Now()
 	}
 	return nil, nil
+}
+
+// tellOtherPort says that the workers' store has another port than was asked for. Where any node may have rank 0, no
+// round fails because the port is taken there; the node that has it tells.
+func (a *Agent) tellOtherPort(r rendezvous.Round) {
+	asked, ports := a.Plan.Job.Sources["master-port"], a.Plan.Job.Meeting.WorkerPorts
+	if r.GroupRank != 0 || len(ports) == 0 || asked.Kind == job.FromDefault || slices.Contains(ports, r.MasterPort) {
+		return
+	}
+	a.Log.Warn().Int("port", ports[0]).Str("source", asked.String()).Str("node", a.Plan.Hostname).Int("instead", r.MasterPort).
+		Str("hint", "a job of fixed size is refused where the port is taken: --nnodes N").
+		Msg("the workers' store cannot have the port that was asked for on the node with rank 0: it has another one")
 }
 
 // notMet says how the job ends on a node that got no round.

@@ -151,6 +151,8 @@ func (r *Report) Check() error {
 		c.shards("the shards that are saved", s.Key, s.Saves...)
 		c.shards("the shards that are read", s.Key, s.Reads...)
 		c.moments("refused moments", s.Refused...)
+		c.moments("moments that were begun", s.Begins...)
+		c.moments("moments that are on disk", s.Same...)
 		c.moments("compared moments", s.Verified...)
 		c.moments("moments", s.Begun, s.Committed, s.NextAt)
 		c.number("the number of loads", int64(s.Loads), maxLoads)

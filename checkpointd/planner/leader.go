@@ -1,11 +1,8 @@
 package planner
 
 import (
-	"encoding/json"
-	"fmt"
 	"maps"
 	"slices"
-	"strings"
 )
 
 // Leader has the reports of all nodes and decides for them. It is not safe for concurrent use.
@@ -74,16 +71,6 @@ type set struct {
 	bad    map[Bad]bool  // what nodes say now
 }
 
-// flush is a step on its way to disk.
-type flush struct {
-	at         Moment
-	why        string
-	attempt    string
-	results    []json.RawMessage // by shard; nil where it is not written yet
-	writers    []string          // by shard: the address of the node that writes it, which stays the same over rounds
-	committing bool
-}
-
 // NewLeader returns a leader without nodes.
 func NewLeader(replicas int, newAttempt func() string) *Leader {
 	return &Leader{Replicas: replicas, NewAttempt: newAttempt, nodes: map[int]*Report{}, sets: map[Key]*set{}, heads: map[string]string{}}
@@ -108,7 +95,7 @@ func (l *Leader) BeginRound(size int, era uint64, why string) {
 }
 
 // Report takes a node's report, unless a newer one is known. The caller has checked it. Of sets beyond those that a
-// leader knows at most nothing is heard.
+// leader of other nodes knows at most nothing is heard.
 func (l *Leader) Report(node int, r *Report) {
 	if old := l.nodes[node]; node < 0 || node >= l.size || old != nil && old.Seq >= r.Seq {
 		return
@@ -121,7 +108,7 @@ func (l *Leader) Report(node int, r *Report) {
 	for i := range r.Sets {
 		sr := &r.Sets[i]
 		s := l.sets[sr.Key]
-		if s == nil && (len(l.sets) >= maxSets || sr.Check() != nil) {
+		if s == nil && l.size > 1 && (len(l.sets) >= maxSets || sr.Check() != nil) {
 			continue
 		}
 		if s == nil {
@@ -133,7 +120,8 @@ func (l *Leader) Report(node int, r *Report) {
 			l.sets[sr.Key] = s
 		}
 		s.across = s.across || sr.Across
-		if len(sr.Saves) > 0 && (!l.Local || node == 0) { // whoever leads is node 0, and believes nobody else without a token
+		if (len(sr.Saves) > 0 || l.size == 1) &&
+			(!l.Local || node == 0) { // whoever leads is node 0, and believes nobody else without a token
 			s.reshards, s.replicas, s.keep, s.every = sr.Reshards, max(l.Replicas, sr.Replicas), sr.Keep, sr.Every
 		}
 		for _, shard := range sr.Saves {
@@ -146,23 +134,6 @@ func (l *Leader) Report(node int, r *Report) {
 		s.hear(sr)
 	}
 	l.step()
-}
-
-// collect takes what a node has written.
-func (s *set) collect(sr *SetReport) {
-	f := s.running
-	if f == nil || f.committing || sr.Attempt != f.attempt {
-		return
-	}
-	for _, w := range sr.Written {
-		if w.Shard < 0 || w.Shard >= s.Shards {
-			continue
-		}
-		if w.Err != "" && s.failed == "" {
-			s.failed = Clean(strings.ReplaceAll(w.Err, "\n", "; "), maxText)
-		}
-		f.results[w.Shard] = w.Result
-	}
 }
 
 // Gone says that a node is not there any more in this round.
@@ -313,265 +284,4 @@ func cmpKey(a, b Key) int {
 		return 1
 	}
 	return a.Shards - b.Shards
-}
-
-// learn finds out what is on disk already.
-func (l *Leader) learn(s *set) {
-	for n := range l.nodes {
-		sr := l.report(n, s.Key)
-		if sr == nil {
-			continue
-		}
-		if sr.Committed.Compare(s.committed) > 0 {
-			s.committed = sr.Committed
-		}
-		if sr.Next != "" && sr.Next == l.heads[s.Dir] && sr.NextAt.Compare(s.committed) > 0 {
-			s.committed = sr.NextAt
-		}
-	}
-}
-
-// tally finds out which moments are complete, and which can never be.
-func (l *Leader) tally(s *set) {
-	have := map[Moment]map[int]bool{}
-	s.bad = nil
-	for n := range l.nodes {
-		sr := l.report(n, s.Key)
-		if sr == nil {
-			continue
-		}
-		for _, b := range sr.Bad {
-			if b.Addr != l.nodes[n].Addr { // of itself a node says so by not having it
-				if s.bad == nil {
-					s.bad = map[Bad]bool{}
-				}
-				s.bad[b] = true
-			}
-		}
-	}
-	for n := range l.nodes {
-		sr := l.report(n, s.Key)
-		if sr == nil {
-			continue
-		}
-		for _, c := range sr.Copies {
-			if c.Shard < 0 || c.Shard >= s.Shards || s.bad[Bad{c.Shard, c.At, l.nodes[n].Addr}] {
-				continue
-			}
-			if have[c.At] == nil {
-				have[c.At] = map[int]bool{}
-			}
-			have[c.At][c.Shard] = true
-		}
-	}
-	if l.all() {
-		s.forget(have)
-	}
-	s.complete, s.whole, s.dead = nil, nil, nil
-	for m, shards := range have {
-		switch {
-		case len(shards) == s.Shards:
-			s.whole = append(s.whole, m)
-			if !l.awaited(s, m) {
-				s.complete = append(s.complete, m)
-			}
-		case l.all() && m.Era < l.era, l.passedOver(s, m, shards), l.all() &&
-			l.abandoned(s, shards): // nobody saves in an era that is over; a node that is away may have its shards
-			s.dead = append(s.dead, m)
-		}
-	}
-	newestFirst := func(a, b Moment) int { return b.Compare(a) }
-	slices.SortFunc(s.complete, newestFirst)
-	slices.SortFunc(s.whole, newestFirst)
-	slices.SortFunc(s.dead, newestFirst)
-}
-
-// passedOver reports whether a shard without a copy of a moment has gone on: that moment is not waited for.
-func (l *Leader) passedOver(s *set, m Moment, have map[int]bool) bool {
-	for n := range l.nodes {
-		sr := l.report(n, s.Key)
-		if sr != nil && slices.Contains(sr.Refused, m) {
-			return true
-		}
-		if sr == nil || sr.Begun.Compare(m) <= 0 {
-			continue
-		}
-		if slices.ContainsFunc(sr.Saves, func(shard int) bool { return !have[shard] }) {
-			return true
-		}
-	}
-	return false
-}
-
-// abandoned reports whether somebody saved a shard in this round that has no copy, and nobody does now.
-func (l *Leader) abandoned(s *set, have map[int]bool) bool {
-	saved := map[int]bool{}
-	for n := range l.nodes {
-		if sr := l.report(n, s.Key); sr != nil {
-			for _, shard := range sr.Saves {
-				saved[shard] = true
-			}
-		}
-	}
-	for shard := range s.saved {
-		if !have[shard] && !saved[shard] {
-			return true
-		}
-	}
-	return false
-}
-
-// decide answers workers that ask where to restore from: all are told the same.
-func (l *Leader) decide(s *set) {
-	asked := 0
-	for n := range l.nodes {
-		if sr := l.report(n, s.Key); sr != nil {
-			asked = max(asked, sr.Loads)
-		}
-	}
-	asked = min(asked, len(s.decisions)+1) // nobody asks again before there is an answer
-	missing := slices.Contains(slices.Collect(maps.Values(l.gone)), true)
-	for missing && asked > len(s.decisions) {
-		s.decisions = append(s.decisions, Decision{Source: FromNone, Err: "not all nodes take part in what is to be restored"})
-	}
-	for l.all() && asked > len(s.decisions) && !s.choosing {
-		if len(s.complete) == 0 || s.committed.Compare(s.complete[0]) > 0 { // what was in memory since is lost
-			if l.writing(s.Dir) {
-				return // what is on its way to disk is what is needed
-			}
-			s.choosing = true
-			l.act(Choose, s, nil)
-			return
-		}
-		m := l.restorable(s)
-		if m == Never {
-			if l.fallBack(s, s.complete[0]) {
-				return
-			}
-			s.choosing = true
-			l.act(Choose, s, nil)
-			return
-		}
-		if s.verify = []Moment{m}; !l.verified(s, m) {
-			return
-		}
-		s.verify = nil
-		d := Decision{Source: FromMemory, At: m}
-		for shard := range s.Shards {
-			if l.Local {
-				break
-			}
-			d.From = append(d.From, l.holders(s, shard, m)[0])
-		}
-		s.decisions = append(s.decisions, d)
-	}
-}
-
-// verified reports whether all nodes have compared their copies of a moment.
-func (l *Leader) verified(s *set, m Moment) bool {
-	for n := range l.nodes {
-		sr := l.report(n, s.Key)
-		if sr != nil && slices.ContainsFunc(sr.Copies, func(c Copy) bool { return c.At == m }) && !slices.Contains(sr.Verified, m) {
-			return false
-		}
-	}
-	return true
-}
-
-// writing reports whether a step is on its way to a directory.
-func (l *Leader) writing(dir string) bool {
-	for _, s := range l.sets {
-		if s.Dir == dir && (s.running != nil || s.pending != nil) {
-			return true
-		}
-	}
-	return false
-}
-
-// flush has steps written, one after the other. A step that waits is given up for a newer one.
-func (l *Leader) flush(s *set) {
-	if len(s.complete) > 0 && s.trigger != "" && (l.all() || l.ended) {
-		m := s.complete[0]
-		if here := l.restorable(s); here != Never && !l.ended {
-			m = here // what workers go on from
-		}
-		s.want(m, s.trigger)
-	}
-	if l.all() || l.ended {
-		s.trigger = ""
-	}
-	for _, m := range s.whole {
-		if l.persists(s, m) {
-			if m.Compare(s.tried) > 0 {
-				s.want(m, "")
-			}
-			break
-		}
-	}
-	if s.running == nil && s.pending != nil {
-		s.running, s.pending = s.pending, nil
-		f := s.running
-		f.attempt, f.results, f.writers = l.NewAttempt(), make([]json.RawMessage, s.Shards), make([]string, s.Shards)
-		s.next, s.nextAt = f.attempt, f.at
-		s.failed = ""
-		if f.at.Compare(s.tried) > 0 {
-			s.tried = f.at
-		}
-	}
-	f := s.running
-	if f == nil || f.committing {
-		return
-	}
-	missing := 0
-	for shard, result := range f.results {
-		if result != nil {
-			continue
-		}
-		missing++
-		if !l.all() && !l.ended {
-			continue
-		}
-		holders := l.holders(s, shard, f.at)
-		if len(holders) == 0 && !l.all() && l.More {
-			continue
-		}
-		if len(holders) == 0 {
-			if s.failed == "" {
-				s.failed = fmt.Sprintf("shard %d of step %d is not in memory any more", shard, f.at.Step)
-			}
-		} else if !slices.ContainsFunc(holders, func(n int) bool { return l.nodes[n].Addr == f.writers[shard] }) {
-			f.writers[shard] = l.nodes[holders[0]].Addr
-		}
-	}
-	switch {
-	case s.failed != "" && (l.all() || l.ended): // before nobody knows what is complete
-		l.act(Abort, s, func(a *Action) { a.Attempt, a.At, a.Why = f.attempt, f.at, s.failed })
-		s.failedAt, s.lost = f.at, !slices.Contains(s.whole, f.at)
-		if s.running = nil; s.lost {
-			s.trigger = f.why // an older one will do
-		}
-		l.flush(s)
-	case s.failed == "" && missing == 0:
-		f.committing = true
-		l.act(Commit, s, func(a *Action) { a.Attempt, a.At, a.Results, a.Why = f.attempt, f.at, f.results, f.why })
-	}
-}
-
-// want has a complete step written next.
-func (s *set) want(m Moment, why string) {
-	switch {
-	case m.Compare(s.committed) <= 0, s.running != nil && s.running.at == m, s.pending != nil && s.pending.at.Compare(m) >= 0:
-	default:
-		s.pending = &flush{at: m, why: why}
-	}
-}
-
-// persists reports whether a worker wants a moment on disk.
-func (l *Leader) persists(s *set, m Moment) bool {
-	for n := range l.nodes {
-		if sr := l.report(n, s.Key); sr != nil && slices.ContainsFunc(sr.Copies, func(c Copy) bool { return c.At == m && c.Persist }) {
-			return true
-		}
-	}
-	return false
 }

@@ -1,6 +1,7 @@
-// Package planner decides for the nodes of a job together which checkpoints are whole, which one all restore, what is
-// written to disk by whom, and who keeps copies for whom. It is pure: nodes report what they have, and are shown a view
-// of what follows; both are whole states, not changes, so that one that is lost or repeated does no harm.
+// Package planner decides for the nodes of a job together, or for the only one, which checkpoints are whole, which one
+// all restore, what is written to disk by whom, and who keeps copies for whom. It is pure: nodes report what they have,
+// and are shown a view of what follows; both are whole states, not changes, so that one that is lost or repeated does
+// no harm.
 //
 // A Leader, on the node with group rank 0, has the reports of all nodes. What it cannot do itself, because that takes
 // time or a disk, it asks for by an Action, and is told the outcome.
@@ -72,6 +73,11 @@ type SetReport struct {
 	// Saves are the shards that workers of the node save, Begun is the oldest of what they began last.
 	Saves []int  `json:"saves,omitempty"`
 	Begun Moment `json:"begun"`
+	// Begins are what they began last, by Saves; empty where each has begun Begun.
+	Begins []Moment `json:"begins,omitempty"`
+	// Same are moments of copies here that say what the step on disk says: they were saved again since that was
+	// written.
+	Same []Moment `json:"same,omitempty"`
 	// Refused are moments of which one of those workers found no memory for a copy.
 	Refused []Moment `json:"refused,omitempty"`
 	// Loads is how often one of them has asked where to restore from, in this round.

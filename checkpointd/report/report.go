@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"strconv"
 	"text/tabwriter"
 	"time"
@@ -18,6 +19,9 @@ import (
 // Steps are those of a directory, as checkpointd.List has them.
 func Steps(dir string) ([]checkpointd.Step, error) {
 	steps, err := checkpointd.List(dir)
+	if _, number := strconv.ParseUint(dir, 10, 63); number == nil && errors.Is(err, fs.ErrNotExist) {
+		err = errhint.With(fmt.Errorf("%w: this is the place of the directory", err), "a step of one is chosen by --step "+dir)
+	}
 	return steps, errhint.Code(err, errhint.Usage)
 }
 

@@ -64,6 +64,7 @@ func TestChoose(t *testing.T) {
 		{dir, 3, 1, "no checkpoint of step 3 is in " + dir},
 		{dir, -2, errhint.Usage, "there is no step -2"},
 		{filepath.Join(dir, "gone"), 3, errhint.Usage, "cannot list checkpoints"},
+		{"3", 3, errhint.Usage, "this is the place of the directory"},
 	} {
 		if _, err := Choose(c.dir, c.step); errhint.CodeOf(err) != c.status || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("step %d of %s: %v", c.step, c.dir, err)

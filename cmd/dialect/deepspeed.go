@@ -287,7 +287,7 @@ func finishLauncher(t *torchrunJob, inv Invocation, habits map[string]given, che
 	all["nnodes"] = given{text: nodes}
 	settleMeeting(&t.req, all, &t.wrong)
 	if err := t.req.finish(words, &t.wrong); err != nil {
-		return Request{JSON: t.req.JSON}, err
+		return t.req.asked(), err
 	}
 	return t.req, nil
 }

@@ -111,7 +111,10 @@ func Horovodrun(inv Invocation) (Request, error) {
 	h.fixedRules()
 	settleMeeting(&h.req, words, &h.wrong)
 	if err := h.req.finish(words, &h.wrong); err != nil {
-		return Request{JSON: h.req.JSON}, err
+		return h.req.asked(), err
+	}
+	if h.job.Logs.RankFiles != "" {
+		h.job.FileAll()
 	}
 	return h.req, nil
 }
@@ -422,7 +425,6 @@ func (h *horovodJob) logs() {
 			h.refuse("output-filename", errors.New("give a directory"))
 		}
 		logs.RankFiles, logs.RankDigits = dir.text, horovodPad(h.value("num-proc").n)
-		logs.Tee = job.StreamMap{Default: job.Both}
 	}
 	h.job.Logs = logs
 }

@@ -432,3 +432,27 @@ func FuzzHorovodrun(f *testing.F) {
 		}
 	})
 }
+
+// TestFilesThatWereAskedFor: --output-filename writes all output to files, unless somebody says what goes there.
+func TestFilesThatWereAskedFor(t *testing.T) {
+	for words, want := range map[string]job.LogRules{
+		"":              {Tee: job.StreamMap{Default: job.Both}},
+		"--redirects 2": {Redirect: job.StreamMap{Default: job.Stderr}},
+	} {
+		own, _, err := dialect.ParseOwn(strings.Fields(words))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req, err := dialect.Read("horovodrun", dialect.Invocation{
+			Argv0: "muster", Own: own,
+			Args: []string{"-np", "2", "--output-filename", "logs", "true"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := job.LogRules{Tee: req.Job.Logs.Tee, Redirect: req.Job.Logs.Redirect}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%q (-want +got):\n%s", words, diff)
+		}
+	}
+}

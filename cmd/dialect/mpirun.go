@@ -58,7 +58,7 @@ func MPIRun(inv Invocation) (Request, error) {
 	words := m.inv.Own.apply(&m.req, inv, m.env, mpiParser(), m.equivalents(), &m.wrong)
 	settleMeeting(&m.req, withNodes(words, m.job), &m.wrong)
 	if err := m.req.finish(words, &m.wrong); err != nil {
-		return Request{JSON: m.req.JSON}, err
+		return m.req.asked(), err
 	}
 	return m.req, nil
 }

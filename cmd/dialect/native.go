@@ -23,6 +23,23 @@ func asksForJSON(args []string) bool {
 	return slices.Contains(args, "--json") || slices.Contains(args, "--json=true")
 }
 
+// askedFormat is what --log-format says among flags that could not be read to their end, empty for nothing.
+func askedFormat(args []string) (format string) {
+	for i, word := range args {
+		name, text, joined := strings.Cut(word, "=")
+		switch {
+		case word == "--":
+			return format
+		case plain(name) != "--log-format":
+		case joined:
+			format = text
+		case i+1 < len(args):
+			format = args[i+1]
+		}
+	}
+	return format
+}
+
 // Native reads a command line of muster's own run command. A flag's value comes from the command line, else from
 // MUSTER_<FLAG>, else from PET_<FLAG>, else from the file of --config, else from the platform, else it is the default.
 //
@@ -78,7 +95,6 @@ func Native(inv Invocation) (Request, error) {
 	equivalents := applyConf(&r.Job, words["rdzv-conf"], &wrong)
 	r.Job.Meeting.Backend = backendStandalone // until a setting says otherwise
 	r.give(list, words, equivalents, &wrong)
-	fillLogDir(&r.Job.Logs, words)
 	settleSimulation(&r, words, &wrong)
 	if hosted(words) {
 		nativeHosts(&r, inv, words, &wrong)
@@ -90,7 +106,10 @@ func Native(inv Invocation) (Request, error) {
 	checkRules(&r, words, &wrong)
 	checkPolicy(&r, words, &wrong)
 	if err := r.finish(words, &wrong); err != nil {
-		return Request{JSON: r.JSON}, err
+		return r.asked(), err
+	}
+	if dir := r.Job.Logs.Dir; dir != "" && dir != os.DevNull {
+		r.Job.FileAll()
 	}
 	return r, nil
 }
@@ -122,15 +141,6 @@ func standalone(words map[string]given, wrong *problems) {
 			nodes.written("nnodes")))
 	}
 	words["platform"] = given{text: "none", source: word.source}
-}
-
-// fillLogDir has all output written to a directory that was named, where nothing says what is to go there.
-func fillLogDir(logs *job.LogRules, words map[string]given) {
-	_, tee := words["tee"]
-	_, redirects := words["redirects"]
-	if dir := logDir(words["log-dir"].text); dir != "" && dir != os.DevNull && !tee && !redirects {
-		logs.Tee = job.StreamMap{Default: job.Both}
-	}
 }
 
 // isLauncher reports whether a program is a launcher, which has flags of such names itself.

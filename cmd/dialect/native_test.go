@@ -245,6 +245,19 @@ func TestNativeRefusals(t *testing.T) {
 	}
 }
 
+// TestWarmDoubts: which modules of --warm may be misspelt words of it.
+func TestWarmDoubts(t *testing.T) {
+	for text, want := range map[string]map[string]string{
+		"atuo": {"atuo": "auto"}, "of": {"of": "off"}, "onn": {"onn": "auto"}, "restart": {"restart": "restarts"},
+		"torch,atuo": {"atuo": "auto"}, "os": {"os": "auto"}, "torch,numpy,jax": nil, "auto": nil, "auto,torch": nil,
+	} {
+		req := accepted(t, nil, "", "--warm", text, "x")
+		if diff := cmp.Diff(want, req.Job.Warm.Doubted); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", text, diff)
+		}
+	}
+}
+
 func TestSettingsFile(t *testing.T) {
 	req := accepted(t, nil, `
 # a comment

@@ -31,7 +31,7 @@ func ParseOwn(args []string) (Own, []string, error) {
 		name := strings.ReplaceAll(spelling[2:], "_", "-")
 		s := anywhere(name)
 		if s == nil {
-			if near := nearest(spelling, anywhereFlags()); near != "" {
+			if near := nearest(spelling, anywhereFlags()); near != "" || onlyOfRun("--"+name) {
 				wrong.add(unknownFlag(spelling, anywhereFlags(), "-h"))
 			}
 			break
@@ -66,6 +66,9 @@ func (o Own) json(env environ) bool {
 	}
 	return switched(word)
 }
+
+// LogFormat is what --log-format says in front of a dialect's name, empty where it does not stand there.
+func (o Own) LogFormat() string { return o.words["log-format"].text }
 
 // anywhere returns the setting that may stand in front of a dialect's name, nil for none.
 func anywhere(flag string) *setting {

@@ -2,6 +2,7 @@ package dialect
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/go-multierror"
@@ -62,10 +63,21 @@ func printed(text string) error {
 func unknownFlag(name string, known []string, help string) error {
 	err := fmt.Errorf("unknown flag %s", name)
 	near := nearest(name, known)
+	if flag := "--" + strings.TrimLeft(plain(name), "-"); near == "" && onlyOfRun(flag) {
+		return errhint.With(err, fmt.Sprintf("%s is a flag of muster run: muster run %[1]s ... -- python train.py", flag))
+	}
 	if near == "" {
 		return errhint.With(err, help+" lists the flags; a flag of the training script belongs behind the script's name")
 	}
 	return fmt.Errorf("%w: did you mean %s?", err, near)
+}
+
+// onlyOfRun reports whether a flag is muster run's, and neither torchrun's nor one that stands in front of other names.
+func onlyOfRun(flag string) bool {
+	torchrun := torchrunParser("torchrun")
+	return slices.ContainsFunc(settings(), func(s setting) bool {
+		return "--"+s.flag == flag && !s.anywhere && !s.lent && !torchrun.has(s.flag) && !torchrun.has(strings.ReplaceAll(s.flag, "-", "_"))
+	})
 }
 
 // longestName is longer than any flag's name: what is longer is not compared with them.

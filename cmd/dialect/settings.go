@@ -487,7 +487,7 @@ func setQuorum(to *job.Quorum, text string) error {
 const warmDefault, warmElsewhere = "restarts", "off"
 
 func setWarm(r *Request, text string) error {
-	r.Job.Warm.Auto, r.Job.Warm.Restarts, r.Job.Warm.Modules = false, false, nil
+	r.Job.Warm.Auto, r.Job.Warm.Restarts, r.Job.Warm.Modules, r.Job.Warm.Doubted = false, false, nil, nil
 	if text == "off" {
 		return nil
 	}
@@ -509,9 +509,29 @@ func setWarm(r *Request, text string) error {
 			return fmt.Errorf("%q is no module's name: give off, restarts, auto, modules with commas between such as torch,transformers, or auto,torch", name)
 		}
 		r.Job.Warm.Modules = append(r.Job.Warm.Modules, name)
+		if near := nearWarmWord(name); near != "" {
+			if r.Job.Warm.Doubted == nil {
+				r.Job.Warm.Doubted = map[string]string{}
+			}
+			r.Job.Warm.Doubted[name] = near
+		}
 	}
 	return nil
 }
+
+// nearWarmWord returns the word of --warm that a module's name may be a slip of the pen from, "" for none.
+func nearWarmWord(module string) string {
+	best, distance := "", warmTypos+1
+	for _, w := range []struct{ written, meant string }{{"auto", "auto"}, {"off", "off"}, {"restarts", "restarts"}, {"on", "auto"}} {
+		if d := typos(strings.ToLower(module), w.written); d < distance && d < len(w.written) {
+			best, distance = w.meant, d
+		}
+	}
+	return best
+}
+
+// warmTypos is how many typing errors a word of --warm may have to be known.
+const warmTypos = 2
 
 // moduleName is a Python module's name with the packages above it, compiled when it is asked for as endpointHost is.
 var moduleName = sync.OnceValue(func() *regexp.Regexp {

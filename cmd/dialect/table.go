@@ -1,6 +1,7 @@
 package dialect
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -85,14 +86,23 @@ func About(name string) string {
 }
 
 // Read reads a command line in the dialect called name. It returns a *HelpError when the user asked for help or a
-// completion script instead of a job; other errors carry exit status 2, and of the Request only JSON is set then.
+// completion script instead of a job; other errors carry exit status 2, and of the Request only JSON and LogFormat are set then.
 func Read(name string, inv Invocation) (Request, error) {
 	r, ok := find(name)
 	if !ok {
 		return Request{}, errhint.Usagef("unknown dialect %q: choose one of %s", name, strings.Join(Names(), ", "))
 	}
-	return r.read(inv)
+	req, err := r.read(inv)
+	if err != nil && req.LogFormat == "" { // it was not read so far
+		if req.LogFormat = inv.Own.LogFormat(); name == nativeRun {
+			req.LogFormat = cmp.Or(askedFormat(inv.Args), req.LogFormat)
+		}
+	}
+	return req, err
 }
+
+// asked is what counts of a request that is refused: how to say so.
+func (r *Request) asked() Request { return Request{JSON: r.JSON, LogFormat: r.LogFormat} }
 
 // Help returns the help text of a dialect, "" for a name that Named refuses.
 func Help(name string) string {

@@ -121,7 +121,7 @@ func torchrunOf(inv Invocation, p *parser, in *parsed, adapt func(*torchrunJob))
 	}
 	t.ownVariables(words)
 	if err := req.finish(words, &t.wrong); err != nil {
-		return Request{JSON: req.JSON}, err
+		return req.asked(), err
 	}
 	return *req, nil
 }

@@ -48,7 +48,7 @@ func NewElastic(ctx context.Context, cfg hosts.ElasticConfig, req dialect.Reques
 	d := &Elastic{
 		Dialect: asked.Dialect, Hosts: cfg.Source.String(), Needed: h.NP, MinNP: h.MinNP, MaxNP: h.MaxNP, Dir: f.Dir, Flags: settings(req),
 	}
-	w, show := plan.Process(nil), showing(req.ShowValues)
+	w, show := plan.Process(nil), showingOf(req)
 	d.Argv = show.args(w.Argv)
 	for _, v := range w.Env {
 		switch {

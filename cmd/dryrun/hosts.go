@@ -99,7 +99,7 @@ func NewHosts(ctx context.Context, c hosts.LauncherConfig, req dialect.Request, 
 		base, sure = base+p.Procs, sure && counted[i] == ""
 		if i == 0 || req.JSON { // the text shows no more
 			var err error
-			if m.Node, err = newNode(p, nil, place, showing(req.ShowValues)); err != nil {
+			if m.Node, err = newNode(p, nil, place, showingOf(req)); err != nil {
 				return nil, err
 			}
 			m.counted = counted[i]
@@ -185,7 +185,7 @@ func (d *Hosts) Write(out io.Writer) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprint(out, "\nthe first of them, with this machine's environment and programs and the accelerators of none (--json shows all)\n\n")
+	_, err := fmt.Fprint(out, "\nthe first of them, with this machine's environment and programs; no host was asked for its accelerators (--json shows all)\n\n")
 	if err != nil {
 		return err
 	}

@@ -76,9 +76,6 @@ type variable struct {
 	Source string `json:"source"`
 }
 
-// showing is whether --dry-run shows all values, or those that everybody may see.
-type showing bool
-
 func (all showing) value(v job.Var) string {
 	if all {
 		return v.Value
@@ -102,7 +99,7 @@ type knownRound struct {
 
 // NewNode shows the plan of a job that was asked for.
 func NewNode(p *plan.Plan, req dialect.Request) (*Node, error) {
-	d, err := newNode(p, settings(req), nil, showing(req.ShowValues))
+	d, err := newNode(p, settings(req), nil, showingOf(req))
 	if err != nil {
 		return nil, err
 	}

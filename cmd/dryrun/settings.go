@@ -38,3 +38,8 @@ func settings(req dialect.Request) []setting {
 	}
 	return flags
 }
+
+// showing is whether --dry-run shows all values, or those that everybody may see.
+type showing bool
+
+func showingOf(req dialect.Request) showing { return showing(req.ShowValues) }

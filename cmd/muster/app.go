@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -61,6 +62,7 @@ func (a *app) execute() error {
 		args = append([]string{name}, args...) // called through a link with a launcher's name
 	}
 	own, rest, err := dialect.ParseOwn(args)
+	a.logFormat = own.LogFormat()
 	if err != nil {
 		return err
 	}
@@ -105,7 +107,8 @@ func (a *app) show(d interface{ Write(w io.Writer) error }, asJSON bool) error {
 	return d.Write(a.stdout)
 }
 
-// PrintError writes err and its hint to standard error, every single failure on a line of its own.
+// PrintError writes err and its hint to standard error, every single failure on a line of its own, and as JSON where
+// the log is.
 func (a *app) PrintError(err error) {
 	if err == nil {
 		return
@@ -120,11 +123,42 @@ func (a *app) PrintError(err error) {
 		failures = many.Errors
 	}
 	for _, f := range failures {
+		if a.logsJSON() {
+			a.printReport(a.errorLine(f, errhint.CodeOf(err)))
+			continue
+		}
 		say(a.stderr, "muster: error: %s\n", strings.TrimSpace(f.Error()))
 		if hint := errhint.Of(f); hint != "" {
 			say(a.stderr, "muster: hint: %s\n", hint)
 		}
 	}
+}
+
+// errorLine is an error as a line of the log.
+func (a *app) errorLine(err error, status int) string {
+	var line bytes.Buffer
+	log := zerolog.New(&line).With().Timestamp().Logger()
+	if a.nodeName != "" {
+		log = log.With().Str(logtext.NodeKey, a.nodeName).Logger()
+	}
+	if hint := errhint.Of(err); hint != "" {
+		log = log.With().Str("hint", hint).Logger()
+	}
+	log.Error().Int("status", status).Msg(strings.TrimSpace(err.Error()))
+	return line.String()
+}
+
+// printReport writes why a job has ended: text for people, or a line of the log.
+func (a *app) printReport(report string) {
+	if a.simulated() && a.logsJSON() && report != "" {
+		report = hosts.LogMark + report
+	}
+	say(a.stderr, "%s", report)
+}
+
+// logsJSON reports whether our own log is JSON for whoever reads it.
+func (a *app) logsJSON() bool {
+	return cmp.Or(a.logFormat, a.getenv(logFormatVariable)) == logtext.JSON
 }
 
 // lookupEnv returns a variable of the environment the program was started in.
@@ -203,11 +237,11 @@ func (m marked) Write(line []byte) (int, error) {
 func (a *app) logText() *logtext.Writer {
 	kind := a.getenv("TERM")
 	terminal := term.IsTerminal(int(a.stderr.Fd())) && kind != "" && kind != "dumb"
+	if a.logsJSON() {
+		return nil
+	}
 	if terminal {
 		a.log.terminal = a.stderr
-	}
-	if cmp.Or(a.logFormat, a.getenv(logFormatVariable)) == logtext.JSON {
-		return nil
 	}
 	text := &logtext.Writer{Out: &a.log, Color: terminal && a.getenv("NO_COLOR") == ""}
 	if terminal {

@@ -33,6 +33,7 @@ func (a *app) Checker(ctx context.Context, plan *plan.Plan, at place.Reach, log 
 		Plan: plan, At: at, Hostname: hostname(), Files: accel.Real(), Inventory: here.Inventory, Rehearsal: rehearsed(here.Fake),
 		Examine:  func(round int) (args, environ []string) { return a.checkCommand(plan, round) },
 		Tables:   &a.log,
+		AsJSON:   a.logsJSON(),
 		Progress: func(step string) *logtext.Progress { return a.progress(log, step) },
 		Log:      log,
 	})

@@ -100,7 +100,7 @@ func (j *hostsJob) ends(r *hostsRun, want int, words ...string) {
 		j.t.Errorf("status %d, want %d", r.Status(), want)
 	}
 	for _, w := range words {
-		if !strings.Contains(r.out.String()+r.err.String(), w) {
+		if !strings.Contains(r.out.String()+forPeople(r.err.String()), w) {
 			j.t.Errorf("nobody has said %q", w)
 		}
 	}
@@ -140,7 +140,7 @@ func twiceIn(object string) string {
 func (j *hostsJob) says(r *hostsRun, words string) {
 	j.t.Helper()
 	testutil.Eventually(j.t, time.Minute, "the launcher says "+strconv.Quote(words), func() bool {
-		return strings.Contains(r.out.String()+r.err.String(), words)
+		return strings.Contains(r.out.String()+forPeople(r.err.String()), words)
 	})
 }
 
@@ -223,7 +223,7 @@ func TestHostsFailure(t *testing.T) {
 		until [ "$(ls "$OUT" | grep -c '^[0-9]*[.]0$')" = "$WORLD_SIZE" ]; do sleep 0.02; done
 		[ $RANK != 3 ] || { echo "bad luck" >&2; exit 7; }; sleep 1000`)
 	j.ends(r, 7, "bad luck", "host      : node2", "rank      : 3")
-	if n := strings.Count(r.err.String(), "Root Cause"); n != 1 {
+	if n := strings.Count(forPeople(r.err.String()), "Root Cause"); n != 1 {
 		t.Errorf("the root cause is told %d times", n)
 	}
 	j.clean(30 * time.Second)

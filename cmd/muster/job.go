@@ -62,7 +62,7 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 	if len(req.Job.Hosts.Nodes) > 0 {
 		return a.runHosts(ctx, req, log)
 	}
-	plan, err := node.Plan(req.Job, a, log)
+	plan, err := node.Plan(ctx, req.Job, a, log)
 	if err != nil {
 		return a.refused(req, a.host(&req.Job), err)
 	}
@@ -92,7 +92,7 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 		return a.refused(req, a.host(&req.Job), err)
 	}
 	result, err := node.Run(ctx, agent, a)
-	say(a.stderr, "%s", result.Report)
+	a.printReport(result.Report)
 	return err
 }
 
@@ -191,7 +191,7 @@ func (a *app) Launched() bool { return a.nodeName != "" || a.simulated() }
 // Agent implements node.Here.
 func (a *app) Agent(plan *plan.Plan, at place.Reach, in *launch.Interrupts, log zerolog.Logger) *launch.Agent {
 	return &launch.Agent{
-		LogTo: a.logTo, Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
+		LogTo: a.logTo, LogJSON: a.logsJSON(), Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
 		StopTold: a.nodeName != "", Guardian: []string{"/proc/self/exe", guardianArg},
 		OpenCheckpoints: checkpointService(plan, at, a.memoryDir(), log),
 		Salvager:        []string{"/proc/self/exe", salvageArg, cmp.Or(a.logFormat, logtext.Auto)},

@@ -82,6 +82,111 @@ func TestLogOfAJobThatGoesWell(t *testing.T) {
 	}
 }
 
+// TestEveryLineIsJSON: with --log-format json all that muster says on standard error is JSON, why a job has failed or was
+// refused, too; what workers say stays as it is.
+func TestEveryLineIsJSON(t *testing.T) {
+	const failing = `test $RANK = 1 || exec sleep 100; echo no more disk >&2; exit 4`
+	fail := []string{"--", "sh", "-c", failing}
+	for name, c := range map[string]struct {
+		environ, args []string
+		status        int
+		message, hint string // in the line with a status
+		rootCause     bool
+	}{
+		"a worker fails": {
+			[]string{asText},
+			slices.Concat([]string{"run", "--log-format", "json", "-n", "2"}, fail), 4,
+			"rank 1", "", true,
+		},
+		"on hosts": {
+			[]string{asText},
+			slices.Concat([]string{"run", "--log-format=json", "--hosts", "localhost:1,127.0.0.1:1"}, fail), 4,
+			"rank 1", "", true,
+		},
+		"on simulated nodes": {
+			nil,
+			slices.Concat([]string{"run", "--simulate-nodes", "2", "--nnodes", "2", "--accelerator", "fake:" + fourNodes(t)},
+				fail), 4, "rank 1", "", true,
+		},
+		"torchrun": {
+			[]string{asText},
+			[]string{
+				"--log-format", "json", "torchrun", "--standalone", "--nproc-per-node=2", "--no-python", "sh",
+				"-c", failing,
+			},
+			4, "rank 1", "", true,
+		},
+		"the deadline": {
+			nil,
+			[]string{"run", "--active-deadline", "1s", "--", "sleep", "100"},
+			124,
+			"deadline of 1s reached", "", false,
+		},
+		"an unknown flag": {
+			[]string{asText},
+			[]string{"run", "--log-format", "json", "--nope", "--", "true"},
+			2,
+			"--nope", "", false,
+		},
+		"a misspelt own flag": {[]string{asText}, []string{"--log-format=json", "--warn", "torchrun", "t.py"}, 2, "--warn", "", false},
+		"torchrun's own errors": {
+			[]string{asText},
+			[]string{"--log-format=json", "torchrun", "--nproc-per-node=2"},
+			2,
+			"without a training script", "", false,
+		},
+		"a file that is not there": {nil, []string{"run", "--", "python3", "nowhere.py"}, 127, "nowhere.py", "working directory", false},
+		"another command":          {nil, []string{"ckpt", "ls", "/nowhere"}, 2, "/nowhere", "", false},
+		"hosts that are not there": {
+			nil,
+			[]string{"run", "--hosts", "localhost:1,127.0.0.1:1", "--remote-dir", "/nowhere", "--", "true"},
+			2,
+			"/nowhere", "", false,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			j := start(t, c.environ, c.args...)
+			got := j.wait()
+			if got.status != c.status {
+				t.Errorf("status %d, want %d", got.status, c.status)
+			}
+			told := 0
+			for line := range strings.Lines(j.err.String()) {
+				if strings.HasSuffix(line, "no more disk\n") && !strings.HasPrefix(line, "{") {
+					continue // a worker's
+				}
+				var said struct {
+					Level, Time, Message, Hint string
+					Status                     *int
+					RootCause                  *struct {
+						Rank      *int
+						LastLines []string
+					}
+				}
+				if err := json.Unmarshal([]byte(line), &said); err != nil || said.Message == "" || said.Time == "" {
+					t.Errorf("%q: %v", line, err)
+				}
+				if said.Status == nil {
+					continue
+				}
+				told++
+				if said.Level != "error" || *said.Status != c.status || !strings.Contains(said.Message, c.message) ||
+					!strings.Contains(said.Hint, c.hint) {
+					t.Errorf("not as it is: %s", line)
+				}
+				if r := said.RootCause; c.rootCause != (r != nil) || r != nil &&
+					(*r.Rank != 1 || !slices.Contains(r.LastLines, "no more disk")) {
+					t.Errorf("root cause: %s", line)
+				}
+			}
+			if told == 0 {
+				t.Errorf("nobody has said why:\n%s", j.err.String())
+			}
+		})
+	}
+}
+
 // TestLogSaysOnce: what four simulated nodes say is said once, with their names; as JSON each says it.
 func TestLogSaysOnce(t *testing.T) {
 	t.Parallel()

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -19,6 +20,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"muster/internal/testutil"
+	"muster/launch/report"
 )
 
 // TestMain puts this test binary on PATH as muster (and as torchrun, dlrover-run and accelerate, links users make), so
@@ -49,7 +51,7 @@ func TestScripts(t *testing.T) {
 		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"status": statusCommand},
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("XDG_RUNTIME_DIR", env.WorkDir)
-			env.Setenv(logFormatVariable, "json")
+			env.Setenv(logFormatVariable, "auto") // as people have it, whatever these tests run in
 			return nil
 		},
 	})
@@ -172,7 +174,43 @@ func (j *testJob) wait() outcome {
 }
 
 func (j *testJob) outcome(status int) outcome {
-	return outcome{status, j.out.String(), j.err.String(), time.Since(j.began)}
+	return outcome{status, j.out.String(), forPeople(j.err.String()), time.Since(j.began)}
+}
+
+// forPeople writes the errors and reports among muster's lines of JSON as text, which is what most tests look for. Lines
+// of the log stay as they are.
+func forPeople(stderr string) string {
+	var b strings.Builder
+	for line := range strings.Lines(stderr) {
+		var said struct {
+			Level, Message, Hint, Command, Restarts, Logs string
+			Status                                        *int
+			RootCause                                     *report.Cause
+			Failures                                      []report.Cause
+		}
+		if json.Unmarshal([]byte(line), &said) != nil || said.Level != "error" || said.Status == nil {
+			b.WriteString(line)
+			continue
+		}
+		fmt.Fprintf(&b, "muster: error: %s\n", said.Message)
+		if said.Hint != "" {
+			fmt.Fprintf(&b, "muster: hint: %s\n", said.Hint)
+		}
+		if said.RootCause == nil {
+			continue
+		}
+		fmt.Fprintf(&b, "%s FAILED\nRoot Cause\nrestarts  : %s\nlogs      : %s\n", said.Command, said.Restarts, said.Logs)
+		for _, c := range append([]report.Cause{*said.RootCause}, said.Failures...) {
+			fmt.Fprintf(&b, "  host      : %s\n  rank      : %d (local_rank: %d)\n  exitcode  : %d (pid: %d) %s\n", c.Host, c.Rank,
+				c.LocalRank,
+				c.ExitCode, c.PID, c.Signal)
+			fmt.Fprintf(&b, "  error_file: %s\n%s\n%s\n", c.ErrorFile, c.Traceback, c.Error)
+			for _, text := range slices.Concat(c.Evidence, c.LastLines) {
+				fmt.Fprintf(&b, "    %s\n", text)
+			}
+		}
+	}
+	return b.String()
 }
 
 // muster runs the program to its end.

@@ -128,7 +128,7 @@ func TestMeetAddresses(t *testing.T) {
 			o.native = true
 			o.start(0)
 			if status := o.run[0].Status(); status != 2 ||
-				!strings.Contains(o.said[0].String(), `cannot find the network interface "ib7": there are`) {
+				!strings.Contains(forPeople(o.said[0].String()), `cannot find the network interface "ib7": there are`) {
 				t.Errorf("status %d\n%s", status, o.said[0])
 			}
 		},

@@ -110,7 +110,7 @@ func TestMeetStaticSameRankAtOnce(t *testing.T) {
 	var refused *testJob
 	testutil.Eventually(t, time.Minute, "one of two agents is refused", func() bool {
 		for _, j := range []*testJob{one, again} {
-			if strings.Contains(j.err.String(), "muster: error:") {
+			if strings.Contains(forPeople(j.err.String()), "muster: error:") {
 				refused = j
 			}
 		}

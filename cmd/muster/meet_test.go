@@ -139,7 +139,7 @@ func (m *meet) ends(j *testJob, status int, words ...string) outcome {
 // says waits until an agent has said something.
 func (m *meet) says(j *testJob, words string) {
 	m.t.Helper()
-	testutil.Eventually(m.t, time.Minute, "an agent says "+words, func() bool { return strings.Contains(j.err.String(), words) })
+	testutil.Eventually(m.t, time.Minute, "an agent says "+words, func() bool { return strings.Contains(forPeople(j.err.String()), words) })
 }
 
 // kill ends an agent as the kernel does when memory is out. Its workers die with it.

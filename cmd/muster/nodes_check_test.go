@@ -80,7 +80,7 @@ func TestNodesCheck(t *testing.T) {
 			if gone >= 0 {
 				left = 3
 				for _, want := range c.says {
-					if said := j.agentOn(gone).err.String(); !strings.Contains(said, want) {
+					if said := forPeople(j.agentOn(gone).err.String()); !strings.Contains(said, want) {
 						t.Errorf("%s does not say %q", j.hosts[gone].Name, want)
 					}
 				}

@@ -26,7 +26,7 @@ if os.environ["RANK"] == "1":
         data[i] = 1
 time.sleep(60)'`, group)
 	cmd := exec.Command("sh", "-c", script)
-	cmd.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+t.TempDir())
+	cmd.Env = append(cleanEnviron(), asText, "XDG_RUNTIME_DIR="+t.TempDir())
 	out, err := cmd.CombinedOutput()
 	if status := cmd.ProcessState.ExitCode(); status != 137 {
 		t.Errorf("%v, want status 137", err)

@@ -149,7 +149,7 @@ func newDialectCmd(a *app, name string) *cobra.Command {
 				Argv0: a.argv[0], Args: args, Environ: a.environ, ReadFile: a.readFile, Machine: a.surroundings(),
 				Dir: workingDir(), Own: a.own,
 			})
-			a.json = req.JSON
+			a.json, a.logFormat = req.JSON, req.LogFormat
 			if err != nil {
 				return err
 			}

@@ -128,7 +128,7 @@ func TestErrorFile(t *testing.T) {
 	if err := os.WriteFile(script, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got := muster(t, []string{"PYTHON_EXEC=" + testutil.Torch(t)}, "torchrun", "--standalone", "--nproc-per-node", "2", script)
+	got := muster(t, []string{asText, "PYTHON_EXEC=" + testutil.Torch(t)}, "torchrun", "--standalone", "--nproc-per-node", "2", script)
 	if got.status != 1 {
 		t.Errorf("status %d, want 1", got.status)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -86,7 +87,7 @@ func TestReportSaysWhatPeopleLookFor(t *testing.T) {
 			[]string{"restarts  : none was asked for", "Root Cause (first observed failure):"},
 		},
 	} {
-		got := muster(t, []string{"MUSTER_RESTART_DELAY=0s"}, append(c.args, "sh", "-c", "exit 3")...)
+		got := muster(t, []string{asText, "MUSTER_RESTART_DELAY=0s"}, append(c.args, "sh", "-c", "exit 3")...)
 		if got.status != 3 {
 			t.Errorf("%q: status %d, want 3\n%s", c.args, got.status, got.stderr)
 		}
@@ -190,7 +191,7 @@ func TestSimulatedNodesLeave(t *testing.T) {
 				told, left := false, strings.Contains(got.stderr, "muster: error: node "+hosts.SimulatedName(i)+" ")
 				for line := range strings.Lines(got.stderr) { // the others' leaving may end its check before it has the result
 					told = told || strings.Contains(line, `"agent":"`+hosts.SimulatedName(i)+`"`) &&
-						strings.Contains(line, `"status":"FAIL"`)
+						strings.Contains(line, `"status":"FAIL"`) && !strings.Contains(line, `"report":{`) // that is of all nodes
 				}
 				if left != told || told && i >= c.faulty {
 					t.Errorf("%s was told to leave: %v, and has left: %v", hosts.SimulatedName(i), told, left)
@@ -344,7 +345,7 @@ func TestReadmeIsOfThisVersion(t *testing.T) {
 		t.Errorf("%d rows with figures", rows)
 	}
 	_, line, found := strings.Cut(readme, "What each flag does")
-	line, _, _ = strings.Cut(line, "\n")
+	line, _, _ = strings.Cut(line, "\n\n")
 	links := regexp.MustCompile(`\((docs/compat/\w+\.md)\)`).FindAllStringSubmatch(line, -1)
 	if !found || len(links) != 7 {
 		t.Fatalf("%d links", len(links))
@@ -371,6 +372,30 @@ func TestOutputGoesWhereItWasAsked(t *testing.T) {
 	}
 	if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
 		t.Errorf("left in the temporary directory: %v, %v", left, err)
+	}
+}
+
+// TestMasterPortOfElasticHosts: where a job that may shrink cannot have the port of --master-port, that is told.
+func TestMasterPortOfElasticHosts(t *testing.T) {
+	t.Parallel()
+	for _, taken := range []bool{true, false} {
+		l, err := net.Listen("tcp", ":0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close() })
+		_, port, _ := net.SplitHostPort(l.Addr().String())
+		if !taken {
+			_ = l.Close()
+		}
+		got := muster(t, nil, "run", "--hosts", "localhost,127.0.0.1", "--nnodes", "1:2", "--master-port", port, "--", "sh", "-c",
+			"echo at $MASTER_PORT")
+		const told = "cannot have the port that was asked for"
+		had := strings.Count(got.stdout, "at "+port+"\n")
+		if n := strings.Count(got.stderr, told); got.status != 0 || taken && had > 0 || (had == 0) != (n == 1) || n == 1 &&
+			(!strings.Contains(got.stderr, `"port":`+port) || !strings.Contains(got.stderr, `"source":"flag --master-port"`)) {
+			t.Errorf("taken: %v; status %d, %q, told %d times\n%s", taken, got.status, got.stdout, n, got.stderr)
+		}
 	}
 }
 

@@ -56,13 +56,16 @@ func wantWarm(t *testing.T, o outcome, status, workers int, output ...string) {
 // middleman when it is born or before it forks the second worker, or one of the workers. A file remembers that it went
 // off, so that the next template lives.
 const bomb = `
-import os, signal
+import os, signal, time
 who, name = os.environ["BOMB"].split()
 template, forks = os.getpid(), []
 def hit(me):
     if me == who and not os.path.exists(os.environ["DIR"] + "/hit"):
         open(os.environ["DIR"] + "/hit", "w").close()
-        os.kill(os.getpid(), getattr(signal, name))
+        if name == "SLOW":
+            time.sleep(8)
+        else:
+            os.kill(os.getpid(), getattr(signal, name))
 def before():
     forks.append(os.getpid())
     hit("template" if len(forks) == 1 else "middleman%d" % (len(forks) - 1))
@@ -101,6 +104,24 @@ func TestWarmKilledWhileForking(t *testing.T) {
 				j.nothingLeft(dir)
 			})
 		}
+	}
+}
+
+// TestWarmForkStarves: a process that has a part in forking and gets no processor for some seconds is waited for.
+func TestWarmForkStarves(t *testing.T) {
+	t.Parallel()
+	for _, who := range []string{"template", "middleman1", "worker1"} {
+		t.Run(who, func(t *testing.T) {
+			t.Parallel()
+			dir := warmDir(t, "bomb.py", bomb, "script.py", sayRank)
+			j := startWarm(t, dir, []string{"BOMB=" + who + " SLOW"}, "--warm", "bomb")
+			o := j.wait()
+			if _, err := os.Stat(filepath.Join(dir, "hit")); err != nil {
+				t.Errorf("nobody was slow: %v", err)
+			}
+			wantWarm(t, o, 0, 2, "rank 0 here", "rank 1 here")
+			j.nothingLeft(dir)
+		})
 	}
 }
 

@@ -67,6 +67,29 @@ func TestOrdinaryMistakes(t *testing.T) {
 			[]string{"run", "--num-machines", "2", "--", "true"},
 			[]string{"unknown flag --num-machines\n", "--nnodes N is the number of nodes"},
 		},
+		"a misspelt word of --warm": {
+			[]string{"run", "--warm", "atuo", "--", "python3", script},
+			[]string{`cannot use "atuo" of --warm: the workers could import no module of that name; did you mean auto?`},
+		},
+		"a misspelt word of --warm, two hosts": {
+			[]string{
+				"run", "--hosts", "localhost,127.0.0.2", "--warm", "atuo", "--",
+				"python3", script,
+			},
+			[]string{"did you mean auto?"},
+		},
+		"files to collect, and none asked for": {[]string{
+			"run", "--hosts", "localhost,127.0.0.2", "--tee", "0", "--collect-logs",
+			t.TempDir(), "--", "true",
+		}, []string{"cannot use --collect-logs with --tee and --redirects that write nothing to files"}},
+		"run's own flag, torchrun": {
+			[]string{"torchrun", "--simulate-nodes", "2", script},
+			[]string{"unknown flag --simulate-nodes\n", "is a flag of muster run: muster run --simulate-nodes"},
+		},
+		"run's own flag, in front": {
+			[]string{"--simulate-nodes", "2", "torchrun", script},
+			[]string{"unknown flag --simulate-nodes\n", "is a flag of muster run: muster run --simulate-nodes"},
+		},
 		"a host twice, colossalai": {
 			[]string{"colossalai", "run", "--nproc_per_node", "1", "--host", "a,a", script},
 			[]string{"cannot use --host a,a: item 2: the host a was there before"},

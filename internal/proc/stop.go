@@ -26,14 +26,14 @@ type Ladder struct {
 	Leftover time.Duration
 	// Spare leaves alone what ended workers left behind, also when no other worker runs.
 	Spare bool
-	// Kill is how long dying may take after SIGKILL, before Stop gives up. Zero: 5 s.
+	// Kill is how long dying may take after SIGKILL, before Stop gives up. Zero: 30 s.
 	Kill time.Duration
 }
 
 // The defaults of Ladder.
 const (
 	DefaultLeftover = 2 * time.Second
-	DefaultKill     = 5 * time.Second
+	DefaultKill     = 30 * time.Second // giving memory back takes seconds where many wait for processors
 )
 
 // Left is a process that did not die of SIGKILL.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
@@ -25,11 +26,15 @@ type Template struct {
 // templateFD is where a template finds its connection to us.
 const templateFD = 3
 
-// forkLimit and forkEach, for each worker, are how long forking may take. It takes milliseconds; what needs longer was
-// stopped, or starves.
 const (
-	forkLimit = 5 * time.Second
+	// forkLimit and forkEach, for each worker, are how long forking may take. It takes milliseconds where processors
+	// are free; where many wait for them, an ordinary start takes longer still.
+	forkLimit = 30 * time.Second
 	forkEach  = 250 * time.Millisecond
+	// stoppedLimit is how long one is waited for that a signal or a debugger holds, and heldEvery how often it is
+	// looked for then.
+	stoppedLimit = 5 * time.Second
+	heldEvery    = 250 * time.Millisecond
 )
 
 // StartTemplate starts a template, which finds a socket at descriptor 3; spec.Files has at most three entries.
@@ -86,7 +91,37 @@ func (m *Template) GiveUp() { _ = m.conn.conn.SetReadDeadline(time.Now()) } // i
 // Stopped reports whether a signal or a debugger holds the template: it answers nobody until it is let go on.
 func (m *Template) Stopped() bool {
 	p, err := statOf(m.proc.PID())
-	return err == nil && (p.state == 'T' || p.state == 't')
+	return err == nil && p.held()
+}
+
+// held reports whether a signal or a debugger has stopped the process.
+func (p *procInfo) held() bool { return p.state == 'T' || p.state == 't' }
+
+// forkHeld reports whether one of those is stopped that have a part in a fork under way: the template, what it has
+// forked, or a fork that has come to us and is not known yet.
+func (m *Template) forkHeld() bool {
+	snap, err := readSnapshot()
+	if err != nil {
+		return false
+	}
+	t := m.tree
+	t.mu.Lock()
+	known := make(map[int]bool, len(t.live))
+	for pid := range t.live {
+		known[pid] = true
+	}
+	t.mu.Unlock()
+	var below func(pid int) bool
+	below = func(pid int) bool {
+		for _, kid := range snap.kids[pid] {
+			if !known[kid.PID] && (kid.held() || below(kid.PID)) {
+				return true
+			}
+		}
+		return false
+	}
+	p := snap.procs[m.PID()]
+	return p != nil && p.held() || below(m.PID()) || below(t.self.PID)
 }
 
 // ForksLimit is how many processes Fork makes at once: the template gets a descriptor for each, and may have few.
@@ -103,7 +138,8 @@ type Spare struct {
 // own session, killed by the kernel when this process dies, and ours to wait for. With an error there are fewer, and
 // the template is not to be used again.
 func (m *Template) Fork(n int, message ...string) ([]*Spare, error) {
-	deadline := time.Now().Add(forkLimit + time.Duration(n)*forkEach)
+	began := time.Now()
+	deadline := began.Add(forkLimit + time.Duration(n)*forkEach)
 	conns := make([]channel, 0, n)
 	pass := make([]*os.File, 0, n)
 	release := func() {
@@ -132,7 +168,7 @@ func (m *Template) Fork(n int, message ...string) ([]*Spare, error) {
 	for _, conn := range conns {
 		var p *Process
 		if err == nil {
-			if p, err = m.welcome(conn, deadline); err != nil {
+			if p, err = m.welcome(conn, began, deadline); err != nil {
 				errs, err = append(errs, err), nil // the others may be well
 			}
 		}
@@ -149,8 +185,8 @@ func (m *Template) Fork(n int, message ...string) ([]*Spare, error) {
 }
 
 // welcome registers a process that was forked.
-func (m *Template) welcome(conn channel, deadline time.Time) (*Process, error) {
-	answer, err := conn.answer(deadline, "pid", 2)
+func (m *Template) welcome(conn channel, began, deadline time.Time) (*Process, error) {
+	answer, err := conn.awaited(began, deadline, m.forkHeld, "pid", 2)
 	if err != nil {
 		return nil, err
 	}
@@ -159,6 +195,36 @@ func (m *Template) welcome(conn channel, deadline time.Time) (*Process, error) {
 		return nil, err
 	}
 	return m.tree.adopt(pid)
+}
+
+// awaited is answer where somebody may have been stopped who has a part in it: the waiting ends then, stoppedLimit
+// after began.
+func (c channel) awaited(began, deadline time.Time, held func() bool, word string, n int) ([]string, error) {
+	answered := make(chan struct{})
+	var hopeless bool
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		look := time.NewTicker(heldEvery)
+		defer look.Stop()
+		for {
+			select {
+			case <-answered:
+				return
+			case <-look.C:
+				if time.Since(began) >= stoppedLimit && held() {
+					hopeless = true
+					_ = c.conn.SetReadDeadline(time.Now()) // again and again: the reader sets its own when it begins
+				}
+			}
+		}
+	})
+	answer, err := c.answer(deadline, word, n)
+	close(answered)
+	wg.Wait()
+	if err != nil && hopeless {
+		err = fmt.Errorf("a process was stopped, and has not gone on for %v", stoppedLimit)
+	}
+	return answer, err
 }
 
 // answer receives a message that begins with word and has n parts.
@@ -184,7 +250,8 @@ func (c channel) answer(deadline time.Time, word string, n int) ([]string, error
 // is let go with the message onward. One that cannot be made a worker is nil in the result, and gone; the error says
 // why.
 func (t *Tree) StartSpares(spares []*Spare, specs []Spec, onward []string) ([]*Process, error) {
-	deadline := time.Now().Add(forkLimit + time.Duration(len(specs))*forkEach)
+	began := time.Now()
+	deadline := began.Add(forkLimit + time.Duration(len(specs))*forkEach)
 	procs := make([]*Process, len(specs))
 	errs := make([]error, len(specs))
 	for i, s := range spares {
@@ -192,7 +259,7 @@ func (t *Tree) StartSpares(spares []*Spare, specs []Spec, onward []string) ([]*P
 	}
 	for i, s := range spares {
 		if errs[i] == nil {
-			_, errs[i] = s.conn.answer(later(deadline), "ready", 1)
+			_, errs[i] = s.conn.awaited(began, later(deadline), s.held, "ready", 1)
 		}
 		if errs[i] == nil {
 			t.employ(s.proc, specs[i].Label)
@@ -247,6 +314,12 @@ func (s *Spare) order(spec Spec, deadline time.Time) error {
 	return s.conn.send(deadline, message, files...)
 }
 
+// held reports whether a signal or a debugger has stopped the spare.
+func (s *Spare) held() bool {
+	p, err := statOf(s.proc.PID())
+	return err == nil && p.held()
+}
+
 // Close ends a spare that is not wanted any more, and waits for its end.
 func (s *Spare) Close() error {
 	s.conn.close()
@@ -273,10 +346,6 @@ func (t *Tree) expect(n int) {
 	}
 }
 
-// forksPatience is how long a look at the processes waits for forks under way. They take milliseconds; of one that
-// stands still the processes are strangers, and are stopped with the others.
-const forksPatience = 2 * time.Second
-
 // awaitForks waits until no fork is under way. The caller keeps others from being begun.
 func (t *Tree) awaitForks() {
 	t.mu.Lock()
@@ -285,7 +354,7 @@ func (t *Tree) awaitForks() {
 	if n == 0 {
 		return
 	}
-	timer := time.NewTimer(forksPatience)
+	timer := time.NewTimer(forkLimit) // of one that takes longer the processes are strangers, and are stopped with the others
 	defer timer.Stop()
 	select {
 	case <-forked:

@@ -40,8 +40,9 @@ type Config struct {
 	Rehearsal *Rehearsal
 	// Examine is the command line of muster's own by which this node is examined in a round, and its environment.
 	Examine func(round int) (args, environ []string)
-	// Tables is where tables for people go.
+	// Tables is where tables for people go; with AsJSON what they say is a field of a line of the log.
 	Tables io.Writer
+	AsJSON bool
 	// Progress begins to show what a check does just now.
 	Progress func(step string) *logtext.Progress
 	Log      zerolog.Logger

@@ -1,6 +1,8 @@
 package checks
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -51,7 +53,7 @@ func (c *Checker) tell(in launch.CheckInput, r *netcheck.Record, took time.Durat
 	if in.Door {
 		write = report.WriteDoor
 	} else if len(r.Links) > 0 || len(r.Perf) > 0 || !r.Fit() {
-		_, _ = fmt.Fprint(c.config.Tables, report.Text(r)) // nobody can be told that it is gone
+		c.show(r)
 	}
 	if dir := c.plan.Job.Check.ReportDir; dir != "" {
 		paths, err := write(dir, in.Round.Number, r)
@@ -61,4 +63,22 @@ func (c *Checker) tell(in launch.CheckInput, r *netcheck.Record, took time.Durat
 		}
 		c.log.Info().Strs("paths", paths).Msg("report written")
 	}
+}
+
+// show shows what the tables say.
+func (c *Checker) show(r *netcheck.Record) {
+	if !c.config.AsJSON {
+		_, _ = fmt.Fprint(c.config.Tables, report.Text(r)) // nobody can be told that it is gone
+		return
+	}
+	var line bytes.Buffer
+	text, err := report.JSON(r)
+	if err == nil {
+		err = json.Compact(&line, text)
+	}
+	if err != nil {
+		c.log.Warn().Err(err).Msg("report not shown")
+		return
+	}
+	c.log.Info().RawJSON("report", line.Bytes()).Msg("check of the nodes")
 }

@@ -268,7 +268,7 @@ func (n *remoteNode) ready(ctx context.Context, here node.Here, log zerolog.Logg
 	if n.order.Preflight {
 		p, r.Preflight, err = node.Preflight(ctx, n.order.Job, here, log)
 	} else {
-		p, err = node.Plan(n.order.Job, here, log)
+		p, err = node.Plan(ctx, n.order.Job, here, log)
 	}
 	if err != nil && r.Preflight == nil {
 		return nil, err

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -51,7 +50,8 @@ func (n *remoteNode) processes(ctx context.Context, here node.Here, in *launch.I
 	}
 	defer func() { err = errors.Join(err, warm.Close()) }()
 	p := &processSet{
-		node: n, plan: plan, tree: tree, room: room, warm: warm, running: map[int]*proc.Process{}, starting: map[int]*StopProcess{},
+		node: n, plan: plan, tree: tree, room: room, warm: warm, log: log, running: map[int]*proc.Process{},
+		starting: map[int]*StopProcess{},
 	}
 	for ctx.Err() == nil {
 		select {
@@ -95,6 +95,7 @@ type processSet struct {
 	tree *proc.Tree
 	room *launch.Room // nil where nothing needs one
 	warm *warm.Starts
+	log  zerolog.Logger
 	wg   sync.WaitGroup // one for each, and for each that is being stopped
 	// starts are those that wait for the template of warm starts.
 	starts sync.WaitGroup
@@ -194,7 +195,7 @@ func (p *processSet) start(ctx context.Context, m StartProcess) {
 	p.wg.Go(func() {
 		<-started.Done()
 		if err := p.room.Forget(w); err != nil {
-			_, _ = fmt.Fprintf(p.node.link.Stderr(), "muster: error: %v\n", err)
+			p.log.Error().Err(err).Msg("the room of a process that has ended is left behind")
 		}
 		p.mu.Lock()
 		delete(p.running, m.ID)
@@ -227,7 +228,7 @@ func (p *processSet) stop(ctx context.Context, m StopProcess) {
 		return
 	}
 	if err := p.tree.Stop(ctx, proc.Ladder{Signal: syscall.SIGTERM, Grace: m.Grace, Spare: true}, running); err != nil {
-		_, _ = fmt.Fprintf(p.node.link.Stderr(), "muster: error: process %s could not be ended: %v\n", strconv.Itoa(running.PID()), err)
+		p.log.Error().Err(err).Int("pid", running.PID()).Msg("a process could not be ended")
 	}
 }
 

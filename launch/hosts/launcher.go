@@ -263,11 +263,12 @@ func (l *launcher) prepare() error {
 		if j.Logs.Dir == os.DevNull {
 			return errhint.Usagef("cannot use --collect-logs with --log-dir /dev/null: there would be no files")
 		}
+		if j.FileAll(); !j.Logs.Redirect.Any() && !j.Logs.Tee.Any() {
+			return errhint.With(errhint.Usagef("cannot use --collect-logs with --tee and --redirects that write nothing to files"),
+				"leave them out: all output goes to files then")
+		}
 		if err := os.MkdirAll(dir, 0o777); err != nil {
 			return errhint.Usagef("cannot use --collect-logs %s: %w", dir, err)
-		}
-		if !j.Logs.Redirect.Any() && !j.Logs.Tee.Any() {
-			j.Logs.Tee = job.StreamMap{Default: job.Both}
 		}
 	}
 	return nil
@@ -353,14 +354,15 @@ func (l *launcher) finish(ctx context.Context, in *launch.Interrupts) error {
 	l.config.Console.Flush()
 	l.say("%s", o.Report)
 	stopped, signaled := errors.AsType[*launch.SignalError](context.Cause(ctx))
-	if len(o.Unclean) > 0 && (signaled || abandoned) {
-		l.say("muster: error: nobody has said that nothing is left on %s: look there\n", strings.Join(o.Unclean, ", "))
-	}
 	if signaled {
 		o.Status = errhint.FromSignal(int(stopped.Signal))
 	}
+	if len(o.Unclean) > 0 && (signaled || abandoned) {
+		err := fmt.Errorf("nobody has said that nothing is left on %s: look there", strings.Join(o.Unclean, ", "))
+		l.config.Console.PrintError(errhint.Code(err, o.Status))
+	}
 	if o.Errors != nil {
-		l.config.Console.PrintError(o.Errors)
+		l.config.Console.PrintError(errhint.Code(o.Errors, o.Status))
 	}
 	l.tellEnd(o)
 	if o.Status == errhint.OK {

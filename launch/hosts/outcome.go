@@ -12,7 +12,7 @@ import (
 
 // Outcome is how the job ended.
 type Outcome struct {
-	// Status is the exit status, Report says why for people; Errors are those of single nodes.
+	// Status is the exit status, Report says why, as launch.Result has it; Errors are those of single nodes.
 	Status int
 	Report string
 	Errors error

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"syscall"
 	"time"
 
@@ -42,7 +41,7 @@ func (l *launcher) passSignals(ctx context.Context, in *launch.Interrupts, aband
 			proc.SignalName(signal),
 			logtext.Duration(max(time.Until(until), 0).Round(time.Second)))
 		if !kill {
-			text = fmt.Sprintf("killing the workers of %s; another signal gives them up", strings.Join(nodes, ", "))
+			text = fmt.Sprintf("killing the workers of %d nodes; another signal gives them up", len(nodes))
 		}
 		if len(nodes) > 0 && !l.config.Console.Show(text) && seconds >= tell {
 			tell = 2*tell + int(logtext.RepeatFirst.Seconds())

@@ -295,6 +295,15 @@ type LogRules struct {
 	KeepStdout, KeepStderr []string
 }
 
+// FileAll has all output of the workers written to files, and shown, unless somebody has said by --tee or --redirects
+// what goes to files: nothing (0) is an answer, too. It is for a job with a directory that only files make sense of. The
+// sources of the job are known.
+func (j *Job) FileAll() {
+	if j.Sources["tee"].Kind == FromDefault && j.Sources["redirects"].Kind == FromDefault {
+		j.Logs.Tee = StreamMap{Default: Both}
+	}
+}
+
 // RankFilesOf is the directory of a rank's files in RankFiles.
 func (r *LogRules) RankFilesOf(rank int) string {
 	return filepath.Join(r.RankFiles, fmt.Sprintf("rank.%0*d", r.RankDigits, rank))
@@ -312,6 +321,9 @@ type WarmRules struct {
 	// Auto imports what the script begins with, as far as it is installed. Modules are imported after that.
 	Auto    bool
 	Modules []string
+	// Doubted are those of Modules whose names may be a slip of the pen from another word of --warm, each with that
+	// word: where no worker could import it, the job is refused.
+	Doubted map[string]string
 	// Restarts leaves the first start as it is, and makes the template beside the training. No start waits for it.
 	Restarts bool
 	// Wait bounds how long a start waits for the template; then the workers start by themselves.

@@ -34,9 +34,6 @@ var hostNames = []string{
 // nor CUDA.
 var joinedPaths = []string{"PATH", "LD_LIBRARY_PATH"}
 
-// HostNames returns the patterns of variables that do not leave a machine unless EnvRules.Pass names them.
-func HostNames() []string { return slices.Concat(hostNames, deviceNames) }
-
 // leaves reports whether a variable of the launcher is sent to other machines.
 func (r EnvRules) leaves(name string) bool {
 	switch {

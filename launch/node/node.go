@@ -35,12 +35,15 @@ type Here interface {
 }
 
 // Plan looks up what the job leaves open on this machine.
-func Plan(j job.Job, here Here, log zerolog.Logger) (*plan.Plan, error) {
+func Plan(ctx context.Context, j job.Job, here Here, log zerolog.Logger) (*plan.Plan, error) {
 	machine, err := here.Machine(j, log)
 	if err != nil {
 		return nil, err
 	}
 	p, err := plan.New(j, machine)
+	if err == nil {
+		err = p.CheckWarm(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}

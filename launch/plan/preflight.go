@@ -39,9 +39,12 @@ func TakePreflight(ctx context.Context, j job.Job, m Machine) (*Plan, job.Prefli
 	var plan *Plan
 	err := checkDir(m.Dir)
 	if err == nil {
-		plan, err = New(j, m)
+		if plan, err = New(j, m); err == nil {
+			err = plan.CheckWarm(ctx)
+		}
 	}
 	if err != nil {
+		plan = nil
 		f.Problem, f.Hint, f.Status = err.Error(), errhint.Of(err), errhint.CodeOf(err)
 	} else {
 		f.Workers = plan.Procs

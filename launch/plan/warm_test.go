@@ -3,12 +3,15 @@ package plan
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"muster/internal/errhint"
+	"muster/internal/testutil"
 	"muster/launch/job"
 )
 
@@ -136,5 +139,51 @@ func TestWarmBound(t *testing.T) {
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v, %q: %v, want %q", c.cpus, c.environ, err, c.want)
 		}
+	}
+}
+
+// TestMisspeltWordOfWarm: a name that may be a misspelt word of --warm is refused where nothing of that name can be
+// imported; a real module of such a name is taken, from the script's directory, too.
+func TestMisspeltWordOfWarm(t *testing.T) {
+	path, err := exec.LookPath("python3")
+	if err != nil {
+		testutil.Missing(t, "python3 is not there")
+	}
+	dir, scripts := t.TempDir(), t.TempDir()
+	put(t, filepath.Join(scripts, "train.py"), "", 0o644)
+	put(t, filepath.Join(scripts, "autos.py"), "raise SystemExit('imported')\n", 0o644)
+	put(t, filepath.Join(dir, "atuo2.py"), "", 0o644)
+	script := job.Command{Kind: job.Script, Name: filepath.Join(scripts, "train.py"), Interpreters: []string{path}}
+	for _, c := range []struct {
+		name    string
+		command job.Command
+		module  string
+		refused bool
+	}{
+		{"a typing error", script, "atuo", true},
+		{"a module of Python's", script, "os", false},
+		{"a module beside the script", script, "autos", false},
+		{"a module in the working directory, which a script does not see", script, "atuo2", true},
+		{"a package that is not there", script, "aut.o", true},
+		{"what starts Python itself", job.Command{Name: "true"}, "atuo", true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			j := testJob("1")
+			j.Command = c.command
+			j.Warm = job.WarmRules{Modules: []string{c.module}, Doubted: map[string]string{c.module: "auto"}}
+			j.Sources = job.Sources{"warm": {Kind: job.FromVariable, Name: "MUSTER_WARM"}}
+			p, err := New(j, testMachine(dir))
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = p.CheckWarm(t.Context())
+			if (err != nil) != c.refused {
+				t.Fatalf("refused: %v, want %v", err, c.refused)
+			}
+			if c.refused && (errhint.CodeOf(err) != errhint.Usage || !strings.Contains(err.Error(), "MUSTER_WARM") ||
+				!strings.Contains(err.Error(), "did you mean auto?")) {
+				t.Errorf("status %d: %v", errhint.CodeOf(err), err)
+			}
+		})
 	}
 }

@@ -240,7 +240,7 @@ func FuzzDecodePeerReport(f *testing.F) {
 				t.Fatalf("the summary has the character %q", c)
 			}
 		}
-		if doc, err := json.Marshal(newCause(r)); err != nil || bytes.Contains(doc, []byte(`\u001b`)) {
+		if doc, err := json.Marshal(newCause(&r.Root)); err != nil || bytes.Contains(doc, []byte(`\u001b`)) {
 			t.Fatalf("status %s, %v", doc, err)
 		}
 	})

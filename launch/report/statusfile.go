@@ -186,7 +186,7 @@ func (s *StatusFile) Finished(o Outcome) {
 	s.doc.EndTime, s.doc.ExitStatus = &now, &o.Status
 	s.doc.Reason, s.doc.Message, s.doc.Hint = o.Reason, o.Message, o.Hint
 	if o.Report != nil {
-		s.doc.RootCause = newCause(o.Report)
+		s.doc.RootCause = newCause(&o.Report.Root)
 		if o.Report.Root.Hint != "" {
 			s.doc.Hint = o.Report.Root.Hint
 		}
@@ -348,8 +348,7 @@ func (s *StatusFile) writeTerminationLog() {
 	}
 }
 
-func newCause(r *Report) *Cause {
-	f := &r.Root
+func newCause(f *Failure) *Cause {
 	c := &Cause{
 		Host: f.Host, Rank: f.Rank, LocalRank: f.LocalRank, PID: f.PID, Time: f.At.UTC().Round(time.Millisecond),
 		ExitCode: f.status(), CoreDumped: f.CoreDumped,

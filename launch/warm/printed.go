@@ -81,7 +81,7 @@ func (p *printed) await(gone <-chan struct{}) ([]string, error) {
 	p.mu.Lock()
 	all := p.doneLocked()
 	p.mu.Unlock()
-	limit := time.NewTimer(CheckLimit)
+	limit := time.NewTimer(printedLimit)
 	defer limit.Stop()
 	select {
 	case <-all:

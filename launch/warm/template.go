@@ -188,9 +188,10 @@ const (
 	answerLimit = 30 * time.Second
 	// stoppedLimit is how long one is waited for that a signal has stopped.
 	stoppedLimit = 5 * time.Second
-	// CheckLimit is how long what a template has printed may be on its way, and how long a start waits for it beside
-	// workers that run.
+	// CheckLimit is how long a start waits for a template's answer beside workers that run: it starts as usual then.
 	CheckLimit = 5 * time.Second
+	// printedLimit is how long what a template has printed may be on its way: it is in a pipe, and we read it.
+	printedLimit = 30 * time.Second
 )
 
 // ask returns the template's answer. The waiting ends with the process, and where that was stopped; a template that has

@@ -209,24 +209,8 @@ func (p *parser) connect(line int, names []string) (*netSwitch, error) {
 	return up, nil
 }
 
-// Len returns how many nodes the file names.
-func (t *Topology) Len() int {
-	if t == nil {
-		return 0
-	}
-	return len(t.nodes)
-}
-
-// Switches returns the names of the switches above the node that has these addresses, the access switch first, and nil
-// if the file does not name it. Of several addresses the first one that the file names counts.
-func (t *Topology) Switches(addrs ...netip.Addr) []string {
-	var names []string
-	for s := t.access(addrs); s != nil; s = s.up {
-		names = append(names, s.name)
-	}
-	return names
-}
-
+// access returns the access switch of the node that has these addresses, nil if the file does not name it. Of several
+// addresses the first one that the file names counts.
 func (t *Topology) access(addrs []netip.Addr) *netSwitch {
 	if t == nil {
 		return nil

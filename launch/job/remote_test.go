@@ -1,11 +1,10 @@
-package main
+package job
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
-
-	"muster/launch/job"
 )
 
 // docs/environment.md names all variables that stay on their machine.
@@ -15,7 +14,7 @@ func TestEnvironmentDocs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range job.HostNames() {
+	for _, name := range slices.Concat(hostNames, deviceNames) {
 		if !strings.Contains(string(text), "`"+name+"`") {
 			t.Errorf("%s is missing", name)
 		}
