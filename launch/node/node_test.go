@@ -54,6 +54,8 @@ func (h *here) Agent(*plan.Plan, place.Reach, *launch.Interrupts, zerolog.Logger
 	return &launch.Agent{}
 }
 
+func (h *here) Launched() bool { return false }
+
 func (h *here) PrintError(err error) { h.printed = append(h.printed, err) }
 
 func aJob(procs string) job.Job {
@@ -133,10 +135,10 @@ func TestMeet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if agent.Plan != p || agent.Handler == nil || agent.Checker != nil || agent.Hurry == nil || agent.Forward == nil {
+	if agent.Steering == nil || agent.Plan != p || agent.Handler == nil || agent.Checker != nil || agent.Hurry == nil || agent.Forward == nil {
 		t.Errorf("%+v", agent)
 	}
-	if err := agent.Handler.Close(); err != nil {
+	if err := errors.Join(agent.Handler.Close(), agent.Steering.Close()); err != nil {
 		t.Error(err)
 	}
 }
