@@ -23,7 +23,7 @@ import (
 func steering(t *testing.T, runtimeDir string, args ...string) outcome {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "muster", args...)
-	cmd.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+runtimeDir, "TMPDIR="+runtimeDir)
+	cmd.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+runtimeDir, "TMPDIR="+runtimeDir, logFormatVariable+"=text")
 	var out, err bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &err
 	began := time.Now()
