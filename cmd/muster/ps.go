@@ -23,7 +23,7 @@ func newPsCmd(a *app) *cobra.Command {
 		Use:   "ps [-o json]",
 		Short: "List the jobs of this user that run on this machine",
 		Long: `List the jobs of this user whose muster runs on this machine. A job whose launcher runs here
-is listed once, whatever it has started. A muster that does not answer within 2 s is listed
+is listed once, whatever it has started. A muster that does not answer within 5 s is listed
 as such, and so is the run directory of one that was killed.
 
 Jobs are found in the run directories below XDG_RUNTIME_DIR, TMPDIR and /tmp.`,

@@ -21,7 +21,7 @@ import (
 )
 
 // Patience is how long an answer is waited for.
-const Patience = 2 * time.Second
+const Patience = 5 * time.Second
 
 // mostAnswer bounds what is read of an answer, in bytes: some hundred for each rank of the world.
 const mostAnswer = 64 << 20
