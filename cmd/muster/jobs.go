@@ -18,7 +18,7 @@ import (
 
 // jobsStatus are the exit statuses of the commands that ask a job which runs.
 const jobsStatus = "  0   done\n  2   usage error, or there is no such job, or more than one\n" +
-	"  75  the job's muster does not answer within 2 s, or cannot do that now\n"
+	"  75  the job's muster does not answer within 5 s, or cannot do that now\n"
 
 // jobHelp ends the long help of commands that take a JOB.
 const jobHelp = `JOB is a run id or a unique beginning of one, the process id of a muster, or a run

@@ -427,7 +427,7 @@ func TestWrongJobs(t *testing.T) {
 		{"exec", "--rank", "0", "--run-id", "train-1", "--", "true"},
 	} {
 		got := steering(t, shared, args...)
-		got.expect(t, 75, "does not answer within 2s", "SIGSTOP")
+		got.expect(t, 75, "does not answer within 5s", "SIGSTOP")
 		if got.elapsed > 30*time.Second {
 			t.Errorf("%q took %v", args, got.elapsed)
 		}

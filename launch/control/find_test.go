@@ -80,7 +80,7 @@ func TestFind(t *testing.T) {
 	if f := by["alive"]; f.Answer == nil || f.PID != os.Getpid() || f.Dead() || f.Silent() {
 		t.Errorf("%+v", f)
 	}
-	if f := by["silent"]; !f.Silent() || f.Dead() || f.PID != os.Getpid() || !strings.Contains(f.Err.Error(), "does not answer within 2s") {
+	if f := by["silent"]; !f.Silent() || f.Dead() || f.PID != os.Getpid() || !strings.Contains(f.Err.Error(), "does not answer within 5s") {
 		t.Errorf("%+v", f)
 	}
 	if f := by["mute"]; f.Silent() || f.Dead() || errhint.CodeOf(f.Err) != errhint.Usage ||
