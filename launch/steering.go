@@ -43,6 +43,8 @@ type Steering struct {
 	// changed says that there is something to be published; it has room for one.
 	changed chan struct{}
 
+	events control.Events
+
 	mu     sync.Mutex
 	status report.Status
 	places []workerPlace // by local rank
@@ -144,6 +146,7 @@ func (s *Steering) tell(d report.Status) {
 	s.mu.Lock()
 	s.status = d
 	s.mu.Unlock()
+	s.events.Moved(s.plan.Hostname, d)
 	s.publishSoon()
 }
 
@@ -174,6 +177,7 @@ func (s *Steering) started(w *worker) {
 		p.logs = append([]control.LogFiles{{Began: time.Now().UTC(), Stdout: out, Stderr: err}}, p.logs...)
 		p.logs = p.logs[:min(len(p.logs), mostLogs)]
 	}
+	s.events.Add(s.event(control.WorkerStarted, w))
 }
 
 // ended takes in that the process of a worker has ended; stopped says that muster had begun to end it.
@@ -192,7 +196,32 @@ func (s *Steering) ended(w *worker, stopped bool) {
 	if e.Signal != 0 {
 		p.last.Signal = proc.SignalName(e.Signal)
 	}
+	event, code := s.event(control.WorkerExited, w), e.Status()
+	event.Time, event.ExitCode, event.Signal, event.Stopped = e.Ended, &code, p.last.Signal, stopped
+	s.events.Add(event)
 }
+
+// event is something that has happened to a worker.
+func (s *Steering) event(kind control.EventType, w *worker) control.Event {
+	rank := w.Rank
+	return control.Event{
+		Type: kind, RunID: s.plan.RunID, Node: s.plan.Hostname, Generation: s.status.Generation, RestartCount: s.status.RestartCount,
+		Rank: &rank, PID: w.proc.PID(),
+	}
+}
+
+// askedFor records that somebody has asked for something.
+func (s *Steering) askedFor(kind control.EventType, by control.Peer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.events.Add(control.Event{
+		Type: kind, RunID: s.plan.RunID, Node: s.plan.Hostname, Generation: s.status.Generation, RestartCount: s.status.RestartCount,
+		By: &by,
+	})
+}
+
+// Events implements control.Served.
+func (v served) Events() *control.Events { return &v.s.events }
 
 func moment(t time.Time) time.Time { return t.UTC().Round(time.Millisecond) }
 
@@ -519,6 +548,7 @@ func (v served) Stop(ctx context.Context, by control.Peer, now bool) (string, er
 			alone = "; the other nodes hear it where this one's workers run, else stop them, too"
 		}
 	}
+	s.askedFor(control.StopRequested, by)
 	first := s.stop(text)
 	s.log.Warn().Int("uid", by.UID).Int("pid", by.PID).Bool("now", now).Msg("asked to stop the job")
 	if now {
@@ -557,6 +587,7 @@ func (v served) Restart(ctx context.Context, by control.Peer) (string, error) {
 	if err := v.s.restart(ctx); err != nil {
 		return "", err
 	}
+	v.s.askedFor(control.RestartRequested, by)
 	v.s.log.Warn().Int("uid", by.UID).Int("pid", by.PID).Msg("asked to restart the workers")
 	return "all workers are being stopped, and start again", nil
 }

@@ -112,9 +112,46 @@ func TestSeeAndSteer(t *testing.T) {
 			b.Ranks[1].LastExit.Signal == "SIGTERM" && b.Ranks[1].LastExit.Stopped && b.RestartCount == 0
 	})
 	steering(t, j.runtimeDir, "logs", "--rank", "1", "--previous").expect(t, 0, "rank 1 is here")
+	steering(t, j.runtimeDir, "events").expect(t, 0, " Pending, round 0", fmt.Sprintf("rank 0, process %d, started", a.Ranks[0].PID),
+		fmt.Sprintf("rank 1, process %d, was killed by SIGTERM, because muster has stopped it", a.Ranks[1].PID),
+		fmt.Sprintf("restart was asked for by user %d, process ", os.Getuid()), " Running, round 1, 0 restarts")
+	follow := exec.Command("muster", "events", "-f", "-o", "json", "train-7")
+	follow.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+j.runtimeDir, "TMPDIR="+j.runtimeDir)
+	events, err := os.Create(filepath.Join(t.TempDir(), "events"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = events.Close() }()
+	follow.Stdout = events
+	if err := follow.Start(); err != nil {
+		t.Fatal(err)
+	}
+	testutil.Eventually(t, time.Minute, "events are shown", func() bool {
+		info, err := events.Stat()
+		return err == nil && info.Size() > 0
+	})
 	steering(t, j.runtimeDir, "stop", "train-7").expect(t, 0, "train-7: the job is being stopped")
 	got := j.wait()
 	got.expect(t, 143, "asked to restart the workers", "asked to stop the job")
+	if err := follow.Wait(); err != nil {
+		t.Errorf("events -f does not end well with the job: %v", err)
+	}
+	types := map[control.EventType]int{}
+	text, err := os.ReadFile(events.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		var e control.Event
+		if err := json.Unmarshal([]byte(line), &e); err != nil || e.RunID != "train-7" || e.Version != 1 {
+			t.Errorf("%v: %s", err, line)
+		}
+		types[e.Type]++
+	}
+	if types[control.WorkerStarted] != 4 || types[control.RestartRequested] != 1 || types[control.StopRequested] != 1 ||
+		types[control.PhaseChanged] < 4 {
+		t.Errorf("%v:\n%s", types, text)
+	}
 	if strings.Contains(got.stderr, "muster: error") {
 		t.Errorf("who has stopped a job needs no report:\n%s", got.stderr)
 	}

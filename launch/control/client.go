@@ -55,6 +55,18 @@ func (c *Client) Rank(ctx context.Context, rank int) (r Rank, err error) {
 	return r, c.ask(ctx, http.MethodGet, pathRank+strconv.Itoa(rank), nil, &r)
 }
 
+// Events asks for the events behind the one with a number, the oldest of them first; with wait it may take a moment until
+// there is one, and none is an answer, too.
+func (c *Client) Events(ctx context.Context, after uint64, wait bool) ([]Event, error) {
+	path := pathEvents + "?after=" + strconv.FormatUint(after, 10)
+	if wait {
+		path += "&wait=1"
+	}
+	var h happened
+	err := c.ask(ctx, http.MethodGet, path, nil, &h)
+	return h.Events, err
+}
+
 // Stop asks for the end of the job, with now without grace. It returns a sentence about what follows.
 func (c *Client) Stop(ctx context.Context, now bool) (string, error) {
 	var s said
@@ -128,7 +140,7 @@ func (c *Client) explain(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	default:
-		err = fmt.Errorf("its muster has ended while it was asked: %w", err)
+		err = fmt.Errorf("%w: %w", errEnded, err)
 	}
 	return errhint.Code(errhint.With(fmt.Errorf("nobody answers for the job in %s: %w", who, err), hint), status)
 }
@@ -167,3 +179,11 @@ func (c *Client) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 	return conn, nil
 }
+
+// Unreachable reports whether err says that there is no muster any more, and not that one does not answer.
+func Unreachable(err error) bool {
+	return errors.Is(err, errDead) || errors.Is(err, errEnded)
+}
+
+// errEnded is why a muster that was there has not answered.
+var errEnded = errors.New("its muster has ended while it was asked")

@@ -14,6 +14,7 @@ const (
 	pathRank    = "/api/v1/rank/"
 	pathStop    = "/api/v1/stop"
 	pathRestart = "/api/v1/restart"
+	pathEvents  = "/api/v1/events"
 )
 
 // Scope is how much of a job is asked for.
@@ -37,6 +38,8 @@ type Served interface {
 	// says what follows, in a sentence.
 	Stop(ctx context.Context, by Peer, now bool) (string, error)
 	Restart(ctx context.Context, by Peer) (string, error)
+	// Events are what has happened here.
+	Events() *Events
 }
 
 // Role is what a muster does for its job.
@@ -89,7 +92,10 @@ type LogFiles struct {
 }
 
 // Peer is a process at the other end of the socket.
-type Peer struct{ UID, PID int }
+type Peer struct {
+	UID int `json:"uid"`
+	PID int `json:"pid"`
+}
 
 // said is the answer to a request that changes something; failure one that could not be answered.
 type (

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -255,7 +256,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) (any, error) {
 	}
 	number, ofRank := strings.CutPrefix(path, pathRank)
 	switch {
-	case path != pathStatus && path != pathStop && path != pathRestart && !ofRank:
+	case path != pathStatus && path != pathStop && path != pathRestart && path != pathEvents && !ofRank:
 		return nil, wrong(http.StatusNotFound, "there is no %q", path)
 	case r.Method != method:
 		return nil, wrong(http.StatusMethodNotAllowed, "%s is asked by %s", path, method)
@@ -269,6 +270,8 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) (any, error) {
 		}
 		status, err := s.cfg.Served.Status(r.Context(), scope)
 		return Answer{status, s.cfg.Muster}, err
+	case path == pathEvents:
+		return s.events(r)
 	case ofRank:
 		rank, err := strconv.ParseUint(number, 10, 31)
 		if err != nil {
@@ -292,4 +295,28 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) (any, error) {
 		sentence, err = s.cfg.Served.Restart(r.Context(), peer)
 	}
 	return said{sentence}, err
+}
+
+// eventsWait is how long a client that asks for it waits for an event that has not happened.
+const eventsWait = 2 * time.Second
+
+// events answers with the events behind the one that the client has, and waits for one where that is asked for.
+func (s *Server) events(r *http.Request) (any, error) {
+	query := r.URL.Query()
+	after, err := strconv.ParseUint(cmp.Or(query.Get("after"), "0"), 10, 64)
+	if err != nil {
+		return nil, wrong(http.StatusBadRequest, "%q is no number of an event", query.Get("after"))
+	}
+	wait := time.Duration(0)
+	if query.Get("wait") == "1" {
+		wait = eventsWait
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), wait)
+	defer cancel()
+	return happened{s.cfg.Served.Events().After(ctx, after)}, nil
+}
+
+// happened is the answer to a request for events.
+type happened struct {
+	Events []Event `json:"events"`
 }

@@ -24,12 +24,13 @@ import (
 
 // fakeJob is a job that counts what it is asked.
 type fakeJob struct {
-	id    string
-	size  int // of its name, in bytes
-	asked atomic.Int64
-	mu    sync.Mutex
-	stops []string
-	hold  chan struct{} // Status waits until it is closed; nil: it does not
+	id     string
+	size   int // of its name, in bytes
+	asked  atomic.Int64
+	mu     sync.Mutex
+	stops  []string
+	events Events
+	hold   chan struct{} // Status waits until it is closed; nil: it does not
 }
 
 func (j *fakeJob) Status(ctx context.Context, scope Scope) (report.Status, error) {
@@ -61,6 +62,8 @@ func (j *fakeJob) Stop(_ context.Context, by Peer, now bool) (string, error) {
 func (j *fakeJob) Restart(context.Context, Peer) (string, error) {
 	return "", errhint.Code(errors.New("it does not run"), errhint.TryAgain)
 }
+
+func (j *fakeJob) Events() *Events { return &j.events }
 
 // serve serves a job in a run directory of its own, as cfg says.
 func serve(t *testing.T, cfg Config) string {

@@ -98,7 +98,7 @@ func (j *elasticJob) run(ctx context.Context) (err error) {
 	}
 	defer openFront(frontConfig{ //nolint:contextcheck // its end bounds itself
 		RunID: asked.RunID, Name: asked.Command.Name, Role: control.Driver, Environ: l.config.Environ, Grace: asked.Stop.Grace,
-		Interrupts: in, Status: j.told.now, Guard: l.tree.RemoveOnDeath, Log: log,
+		Interrupts: in, Status: j.told.now, Events: &j.told.events, Guard: l.tree.RemoveOnDeath, Log: log,
 	}).close()
 	if j.dialer, err = l.dialer(j.marker); err != nil {
 		return l.refused(asked, err)

@@ -40,6 +40,8 @@ type frontConfig struct {
 	Interrupts *launch.Interrupts
 	// Status is how the job stands; false where nobody has said anything yet.
 	Status func(ctx context.Context) (report.Status, bool)
+	// Events are what has happened to the job as a whole.
+	Events *control.Events
 	// Restart has all workers start again, and says what follows; nil: that cannot be had.
 	Restart func(ctx context.Context) (string, error)
 	// Guard has a directory removed where the launcher is killed.
@@ -86,6 +88,7 @@ type drivenStatus struct {
 	mu     sync.Mutex
 	status report.Status
 	told   bool
+	events control.Events
 }
 
 // take takes a state of the status file.
@@ -93,6 +96,7 @@ func (s *drivenStatus) take(d report.Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.status, s.told = d, true
+	s.events.Moved("", d)
 }
 
 func (s *drivenStatus) now(context.Context) (report.Status, bool) {
@@ -121,6 +125,14 @@ func (f *front) Rank(_ context.Context, rank int) (control.Rank, error) {
 			"call muster there")
 }
 
+// Events implements control.Served.
+func (f *front) Events() *control.Events { return f.config.Events }
+
+// askedFor records that somebody has asked for something.
+func (f *front) askedFor(kind control.EventType, by control.Peer) {
+	f.config.Events.Add(control.Event{Type: kind, RunID: f.config.RunID, By: &by})
+}
+
 // Stop implements control.Served.
 func (f *front) Stop(_ context.Context, by control.Peer, now bool) (string, error) {
 	f.mu.Lock()
@@ -128,6 +140,7 @@ func (f *front) Stop(_ context.Context, by control.Peer, now bool) (string, erro
 	if f.closed {
 		return "", errhint.Code(errors.New("the job has just ended"), errhint.TryAgain)
 	}
+	f.askedFor(control.StopRequested, by)
 	f.config.Log.Warn().Int("uid", by.UID).Int("pid", by.PID).Bool("now", now).Msg("asked to stop the job")
 	f.config.Interrupts.Ask(fmt.Sprintf("user %d has stopped the job", by.UID), now)
 	if now {
@@ -143,6 +156,7 @@ func (f *front) Restart(ctx context.Context, by control.Peer) (string, error) {
 			errhint.With(errhint.Usagef("cannot restart the workers of an elastic job of Horovod from outside: its driver starts each by itself"),
 				"stop the job and start it again")
 	}
+	f.askedFor(control.RestartRequested, by)
 	f.config.Log.Warn().Int("uid", by.UID).Int("pid", by.PID).Msg("asked to restart the workers")
 	return f.config.Restart(ctx)
 }

@@ -83,7 +83,7 @@ func Simulate(ctx context.Context, c SimulationConfig) (err error) {
 	defer s.ended()
 	defer openFront(frontConfig{ //nolint:contextcheck // its end bounds itself
 		RunID: simulatedID(c.Job), Name: asked.Command.Name, Role: control.Simulation, Environ: c.Environ, Grace: asked.Stop.Grace,
-		Interrupts: in, Status: s.status, Restart: s.restart, Guard: tree.RemoveOnDeath, Log: log,
+		Interrupts: in, Status: s.status, Events: new(control.Events), Restart: s.restart, Guard: tree.RemoveOnDeath, Log: log,
 	}).close()
 	for i := range c.Nodes {
 		own := job.WithVariable(environ, c.NodeVariable, SimulatedName(i))

@@ -13,6 +13,7 @@ import (
 
 	"muster/internal/durable"
 	"muster/internal/errhint"
+	"muster/launch/control"
 	"muster/launch/report"
 )
 
@@ -24,6 +25,7 @@ type worldStatus struct {
 
 	mu     sync.Mutex
 	status *report.WorldStatus
+	events control.Events
 	closed bool
 
 	news    chan struct{} // something is to be written; has room for one
@@ -82,6 +84,9 @@ func (w *worldStatus) take(node int, data []byte) {
 	if err := w.status.Take(node, data); err != nil {
 		w.log.Warn().Err(err).Msg("the status file may lack something")
 		return
+	}
+	if d, ok := w.status.Status(); ok {
+		w.events.Moved("", d)
 	}
 	select {
 	case w.news <- struct{}{}:

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"muster/internal/errhint"
+	"muster/internal/printable"
+	"muster/internal/wording"
+	"muster/launch/control"
+)
+
+// eventsEvery is how often several musters of one job are asked for events.
+const eventsEvery = 500 * time.Millisecond
+
+// newEventsCmd is "muster events".
+func newEventsCmd(a *app) *cobra.Command {
+	var follow bool
+	var output string
+	cmd := &cobra.Command{
+		Use:   "events [-f] [-o json] [JOB]",
+		Short: "Show what has happened to a job",
+		Long: `Show what has happened to a job that runs: how its phase has changed and why, which workers
+were started and how they ended, and who has asked for a stop or a restart. The musters of
+this machine are asked; of another node, ask there. Each keeps its last 4,096 events.
+
+-o json writes one object per line (docs/events.md).
+
+` + jobHelp,
+		Example:     "  muster events\n  muster events -f train-7 -o json",
+		Annotations: map[string]string{exitAnnotation: jobsStatus},
+		Args:        oneJob,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if output != "" && output != asJSON {
+				return errhint.Usagef("-o %q: the only other form is json", output)
+			}
+			job, parts, err := a.pickJob(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			e := eventLog{a: a, json: output == asJSON, nodes: job.Answer.Nodes > 1 || len(parts) > 1}
+			for _, p := range parts {
+				e.sources = append(e.sources, &eventSource{client: p.Client()})
+			}
+			return e.show(cmd.Context(), follow)
+		},
+	}
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the job ends")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "json: an object per line")
+	fixedWords(cmd, map[string][]string{"output": {asJSON}})
+	cmd.ValidArgsFunction = a.completeJob
+	return cmd
+}
+
+// eventSource is a muster that is asked for its events.
+type eventSource struct {
+	client *control.Client
+	seen   uint64
+	gone   bool
+}
+
+// eventLog shows the events of the musters of one job, in the order of their times.
+type eventLog struct {
+	a           *app
+	sources     []*eventSource
+	json, nodes bool
+}
+
+// show shows what there is, with follow until the musters have ended.
+func (l *eventLog) show(ctx context.Context, follow bool) error {
+	for first := true; ; first = false {
+		found, err := l.ask(ctx, follow && !first && len(l.sources) == 1)
+		if err != nil {
+			return err
+		}
+		for _, e := range found {
+			l.print(&e)
+		}
+		over := !slices.ContainsFunc(l.sources, func(s *eventSource) bool { return !s.gone })
+		if over || !follow && len(found) == 0 {
+			return nil
+		}
+		if len(found) > 0 || len(l.sources) == 1 {
+			continue
+		}
+		select {
+		case <-time.After(eventsEvery):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// ask asks each muster for what is new there.
+func (l *eventLog) ask(ctx context.Context, wait bool) (found []control.Event, err error) {
+	for _, s := range l.sources {
+		if s.gone {
+			continue
+		}
+		more, err := s.client.Events(ctx, s.seen, wait)
+		switch {
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case control.Unreachable(err):
+			s.gone = true // its part of the job has ended
+			continue
+		case err != nil:
+			return nil, err
+		}
+		for _, e := range more {
+			s.seen = max(s.seen, e.Seq)
+		}
+		found = append(found, more...)
+	}
+	slices.SortStableFunc(found, func(x, y control.Event) int { return x.Time.Compare(y.Time) })
+	return found, nil
+}
+
+func (l *eventLog) print(e *control.Event) {
+	if l.json {
+		if text, err := json.Marshal(e); err == nil { // texts and numbers
+			say(l.a.stdout, "%s\n", text)
+		}
+		return
+	}
+	node := ""
+	if l.nodes && e.Node != "" {
+		node = e.Node + ": "
+	}
+	say(l.a.stdout, "%s %s\n", e.Time.Local().Format(time.TimeOnly), printable.Output(node+eventText(e)))
+}
+
+// eventText is an event in a sentence.
+func eventText(e *control.Event) string {
+	switch e.Type {
+	case control.PhaseChanged:
+		text := fmt.Sprintf("%s, round %d, %s", e.Phase, e.Generation, wording.Plural(e.RestartCount, "restart"))
+		if e.ExitCode != nil {
+			text += fmt.Sprintf(", exit status %d", *e.ExitCode)
+		}
+		if why := strings.Join(slices.DeleteFunc([]string{string(e.Reason), e.Message}, func(s string) bool { return s == "" }), ", "); why != "" {
+			text += ": " + why
+		}
+		return text
+	case control.WorkerStarted, control.WorkerExited:
+		text := fmt.Sprintf("rank %d, process %d, ", *e.Rank, e.PID)
+		switch {
+		case e.Type == control.WorkerStarted:
+			text += "started"
+		case e.Signal != "":
+			text += "was killed by " + e.Signal
+		default:
+			text += fmt.Sprintf("ended with status %d", *e.ExitCode)
+		}
+		if e.Stopped {
+			text += ", because muster has stopped it"
+		}
+		return text
+	case control.StopRequested, control.RestartRequested:
+		what := map[control.EventType]string{control.StopRequested: "stop", control.RestartRequested: "restart"}[e.Type]
+		return fmt.Sprintf("%s was asked for by user %d, process %d", what, e.By.UID, e.By.PID)
+	}
+	return string(e.Type) // of a newer version
+}

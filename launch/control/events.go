@@ -1,0 +1,137 @@
+package control
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"muster/launch/job"
+	"muster/launch/report"
+)
+
+// EventType says what has happened. docs/events.md describes each.
+type EventType string
+
+// The types.
+const (
+	PhaseChanged     EventType = "PhaseChanged"     // the job, or a node's part of it, stands in another way
+	WorkerStarted    EventType = "WorkerStarted"    // a process of a rank runs
+	WorkerExited     EventType = "WorkerExited"     // it has ended
+	StopRequested    EventType = "StopRequested"    // somebody has asked for the end of the job
+	RestartRequested EventType = "RestartRequested" // somebody has asked for a restart of all workers
+)
+
+// Event is something that has happened to a job, as one muster saw it. docs/events.md describes it for its readers: fields
+// are added, never renamed.
+type Event struct {
+	Version int       `json:"version"`
+	Seq     uint64    `json:"seq"` // counts the events of one muster from 1
+	Time    time.Time `json:"time"`
+	Type    EventType `json:"type"`
+	RunID   string    `json:"runId"`
+	// Node is the node whose muster has seen it, empty for a launcher.
+	Node string `json:"node,omitempty"`
+	// Generation is the number of the round, RestartCount how many restarts the job has had.
+	Generation   int          `json:"generation"`
+	RestartCount int          `json:"restartCount"`
+	Phase        report.Phase `json:"phase,omitempty"`
+	Reason       job.Reason   `json:"reason,omitempty"`
+	Message      string       `json:"message,omitempty"`
+	// Rank and PID are of a worker; ExitCode is 128+n for a signal, which is named; Stopped says that muster has ended it.
+	Rank     *int   `json:"rank,omitempty"`
+	PID      int    `json:"pid,omitempty"`
+	ExitCode *int   `json:"exitCode,omitempty"`
+	Signal   string `json:"signal,omitempty"`
+	Stopped  bool   `json:"stopped,omitempty"`
+	// By is who has asked for something.
+	By *Peer `json:"by,omitempty"`
+}
+
+// mostEvents is how many events are kept: the newest. mostAnswered is how many of them one answer has.
+const (
+	mostEvents   = 4096
+	mostAnswered = 512
+)
+
+// Events are those of one muster, the newest mostEvents of them. The zero value has none.
+type Events struct {
+	mu   sync.Mutex
+	list []Event
+	last uint64
+	// state is how the job stood at the last PhaseChanged.
+	state report.Status
+	news  chan struct{} // closed with the next event; nil while nobody waits
+}
+
+// Add appends an event, with a number and a time where it has none.
+func (e *Events) Add(event Event) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.add(event)
+}
+
+func (e *Events) add(event Event) {
+	e.last++
+	event.Version, event.Seq = 1, e.last
+	if event.Time.IsZero() {
+		event.Time = time.Now()
+	}
+	event.Time = event.Time.UTC().Round(time.Millisecond)
+	if len(e.list) == mostEvents {
+		e.list = append(e.list[:0], e.list[mostEvents/4:]...) // not with each event
+	}
+	e.list = append(e.list, event)
+	if e.news != nil {
+		close(e.news)
+		e.news = nil
+	}
+}
+
+// Moved adds a PhaseChanged where a status says something else than the one before.
+func (e *Events) Moved(node string, now report.Status) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	before := e.state
+	e.state = now
+	if now.Phase == before.Phase && now.Reason == before.Reason && now.Generation == before.Generation && now.Nodes == before.Nodes &&
+		now.RestartCount == before.RestartCount {
+		return
+	}
+	event := Event{
+		Type: PhaseChanged, RunID: now.RunID, Node: node, Generation: now.Generation, RestartCount: now.RestartCount,
+		Phase: now.Phase, Reason: now.Reason, Message: now.Message,
+	}
+	if now.ExitStatus != nil {
+		status := *now.ExitStatus
+		event.ExitCode = &status
+	}
+	e.add(event)
+}
+
+// After returns the events behind the one with a number, the oldest first and no more than fit an answer. Where there are
+// none it waits for the next one until ctx ends.
+func (e *Events) After(ctx context.Context, seq uint64) []Event {
+	for {
+		e.mu.Lock()
+		var found []Event
+		for i := range e.list {
+			if e.list[i].Seq > seq && len(found) < mostAnswered {
+				found = append(found, e.list[i])
+			}
+		}
+		if len(found) > 0 {
+			e.mu.Unlock()
+			return found
+		}
+		if e.news == nil {
+			e.news = make(chan struct{})
+		}
+		news := e.news
+		e.mu.Unlock()
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
