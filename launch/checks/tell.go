@@ -80,5 +80,6 @@ func (c *Checker) show(r *netcheck.Record) {
 		c.log.Warn().Err(err).Msg("report not shown")
 		return
 	}
-	c.log.Info().RawJSON("report", line.Bytes()).Msg("check of the nodes")
+	// At every level: where the log is text, the tables are shown whatever its level is.
+	c.log.Log().Str(zerolog.LevelFieldName, zerolog.LevelInfoValue).RawJSON("report", line.Bytes()).Msg(report.Summary(r))
 }

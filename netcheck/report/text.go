@@ -18,12 +18,15 @@ const (
 	mostNamed  = 20 // links that are named one by one
 )
 
+// Summary is what a check has found, in a sentence.
+func Summary(r *netcheck.Record) string { return "network check: " + verdict(r) }
+
 // Text returns the check as plain text, without colours, ended by a newline.
 func Text(r *netcheck.Record) string {
 	var b strings.Builder
 	m := newMatrix(r)
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	line("network check: %s", verdict(r))
+	line("%s", Summary(r))
 	line("%s", circumstances(r))
 	if r.Fake != "" {
 		line("%s", stamp(r))
