@@ -215,7 +215,13 @@ func (a *Agent) conclude(ctx context.Context, g *WorkerGroup, d policy.Decision)
 			if d.Text != "" {
 				e.Str("reason", d.Text)
 			}
-		}).Str("signal", proc.SignalName(signal)).Dur("grace_ms", a.Plan.Job.Stop.Grace).Msg("stopping the workers")
+			select {
+			case <-a.Hurry:
+				e.Str("signal", proc.SignalName(syscall.SIGKILL))
+			default:
+				e.Str("signal", proc.SignalName(signal)).Dur("grace_ms", a.Plan.Job.Stop.Grace)
+			}
+		}).Msg("stopping the workers")
 	}
 	if err := a.clean(ctx, g, signal, d); err != nil {
 		return Result{}, err

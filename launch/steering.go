@@ -549,10 +549,12 @@ func (v served) Stop(ctx context.Context, by control.Peer, now bool) (string, er
 		}
 	}
 	s.askedFor(control.StopRequested, by)
-	first := s.stop(text)
 	s.log.Warn().Int("uid", by.UID).Int("pid", by.PID).Bool("now", now).Msg("asked to stop the job")
 	if now {
-		s.hurry()
+		s.hurry() // first: what is said of the stop then says so
+	}
+	first := s.stop(text)
+	if now {
 		return "the job is being stopped without grace" + alone, nil
 	}
 	grace := s.plan.Job.Stop.Grace
@@ -584,11 +586,11 @@ const restartTime = time.Second
 
 // Restart implements control.Served.
 func (v served) Restart(ctx context.Context, by control.Peer) (string, error) {
+	v.s.askedFor(control.RestartRequested, by)
+	v.s.log.Warn().Int("uid", by.UID).Int("pid", by.PID).Msg("asked to restart the workers")
 	if err := v.s.restart(ctx); err != nil {
 		return "", err
 	}
-	v.s.askedFor(control.RestartRequested, by)
-	v.s.log.Warn().Int("uid", by.UID).Int("pid", by.PID).Msg("asked to restart the workers")
 	return "all workers are being stopped, and start again", nil
 }
 
