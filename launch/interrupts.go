@@ -123,11 +123,13 @@ func (r request) String() string { return r.text }
 func (request) Signal() {}
 
 // Ask has the job end as the first signal does, and with now as the second; text says who wants that. It must not be
-// called after Close.
-func (in *Interrupts) Ask(text string, now bool) {
+// called after Close. It reports whether that was taken: where too many signals are on their way it was not.
+func (in *Interrupts) Ask(text string, now bool) bool {
 	select {
 	case in.raw <- request{text, now}:
-	default: // so many signals are on their way that they do the same
+		return true
+	default:
+		return false
 	}
 }
 

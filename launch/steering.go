@@ -366,13 +366,17 @@ func note(ctx context.Context, b rendezvous.Board, key string, value []byte) err
 
 // listen waits for word of another node that the job is to end.
 func (s *Steering) listen(ctx context.Context, b roundBoard) {
-	text, err := b.Get(ctx, stopKey)
 	var said stopNote
-	if err == nil {
-		err = json.Unmarshal(text, &said)
-	}
-	if err != nil {
-		return
+	for {
+		text, err := b.Get(ctx, stopKey)
+		if err == nil && json.Unmarshal(text, &said) == nil {
+			break
+		}
+		select { // the store may be out of reach for a moment
+		case <-ctx.Done():
+			return
+		case <-time.After(publishEvery):
+		}
 	}
 	s.stop(cmp.Or(printable.Output(said.Text), "another node was asked to stop the job"))
 	if _, err := b.Get(ctx, nowKey); err == nil {
@@ -460,6 +464,7 @@ func (s *Steering) world(ctx context.Context, own report.Status) report.Status {
 			before[i] = *h
 			w.TakeStatus(i, h.Status)
 		} else if last, known := before[i]; known && i != own.GroupRank {
+			last.Status.Tasks = slices.Clone(last.Status.Tasks) // others may be reading those
 			for t := range last.Status.Tasks {
 				last.Status.Tasks[t].LastKnown = &last.At
 			}
@@ -539,13 +544,15 @@ func (v served) Stop(ctx context.Context, by control.Peer, now bool) (string, er
 	s := v.s
 	text := fmt.Sprintf("user %d has stopped the job on node %s", by.UID, s.plan.Hostname)
 	s.mu.Lock()
-	b, nodes := s.board, s.status.Nodes
+	b, nodes, started, phase := s.board, s.status.Nodes, len(s.places) > 0, s.status.Phase
 	s.mu.Unlock()
 	alone := ""
-	if nodes > 1 {
+	if nodes > 1 || !s.plan.Job.Alone() { // before the first round nobody knows how many there are
 		if err := s.tellOthers(ctx, b, text, now); err != nil {
 			s.log.Debug().Err(err).Msg("the other nodes were not told on the board of the round that the job is stopped")
-			alone = "; the other nodes hear it where this one's workers run, else stop them, too"
+			if phase != report.PhaseRunning { // while workers run the others hear how the round ends
+				alone = "; the other nodes could not be told: stop them, too"
+			}
 		}
 	}
 	s.askedFor(control.StopRequested, by)
@@ -559,7 +566,10 @@ func (v served) Stop(ctx context.Context, by control.Peer, now bool) (string, er
 	}
 	grace := s.plan.Job.Stop.Grace
 	if !first {
-		return fmt.Sprintf("the job is being stopped already: its workers have %v in all; --now ends them at once", grace), nil
+		return fmt.Sprintf("the job is being stopped already: its workers have %v in all; --now ends them at once%s", grace, alone), nil
+	}
+	if !started {
+		return "the job is being stopped: no worker was started here" + alone, nil
 	}
 	return fmt.Sprintf("the job is being stopped: its workers have %v%s", grace, alone), nil
 }
@@ -616,12 +626,7 @@ func (s *Steering) restart(ctx context.Context) error {
 		return errhint.Code(errhint.With(fmt.Errorf("cannot restart the workers now: they do not run (%s)", phase),
 			"muster status shows when they do"), errhint.TryAgain)
 	}
-	select {
-	case err := <-asked: // the loop has taken it, and answers at once
-		return err
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return <-asked // the loop has taken it, and answers at once
 }
 
 // answerRestart decides about a request for a restart of workers that run: all nodes meet again, and no restart is

@@ -318,7 +318,12 @@ func TestStopInEachPhase(t *testing.T) {
 			if c.phase != report.PhaseRunning {
 				steering(t, j.runtimeDir, "restart").expect(t, 75, "cannot restart the workers now")
 			}
-			steering(t, j.runtimeDir, "stop").expect(t, 0, "is being stopped")
+			asked := steering(t, j.runtimeDir, "stop")
+			asked.expect(t, 0, "is being stopped")
+			if told := strings.Contains(asked.stdout, "no worker was started here; the other nodes could not be told: stop them, too"); told !=
+				(c.phase == report.PhasePending) {
+				t.Errorf("%s", asked.stdout)
+			}
 			if c.phase == report.PhaseRunning {
 				testutil.Eventually(t, time.Minute, "it is being stopped", func() bool {
 					a, _ := statusOf(t, j.runtimeDir)

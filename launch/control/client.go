@@ -180,9 +180,9 @@ func (c *Client) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	return conn, nil
 }
 
-// Unreachable reports whether err says that there is no muster any more, and not that one does not answer.
+// Unreachable reports whether err says that a muster which has answered before is there no more, and not that it takes its time.
 func Unreachable(err error) bool {
-	return errors.Is(err, errDead) || errors.Is(err, errEnded)
+	return errors.Is(err, errDead) || errors.Is(err, errEnded) || errors.Is(err, errMute)
 }
 
 // errEnded is why a muster that was there has not answered.

@@ -56,6 +56,8 @@ type Server struct {
 	room     chan struct{} // an item for each connection
 	refusals chan struct{} // an item for each that is being turned away
 	wg       sync.WaitGroup
+	closing  context.Context    // ends when the server closes
+	leave    context.CancelFunc // ends it
 }
 
 // Serve begins to answer. The caller closes the server, and removes the directory behind it.
@@ -69,6 +71,7 @@ func Serve(cfg Config) (*Server, error) {
 	if s.listener, err = listen(cfg.Dir); err != nil {
 		return nil, fmt.Errorf("cannot listen for muster status, stop and the like: %w", err)
 	}
+	s.closing, s.leave = context.WithCancel(context.Background())
 	s.http = &http.Server{
 		Handler: http.HandlerFunc(s.handle), ReadTimeout: readTime, WriteTimeout: writeTime, IdleTimeout: readTime,
 		MaxHeaderBytes: mostHeader,
@@ -92,6 +95,7 @@ func (s *Server) Close() error {
 	if s == nil {
 		return nil
 	}
+	s.leave() // who waits for an event is answered
 	ctx, cancel := context.WithTimeout(context.Background(), partTime)
 	defer cancel()
 	err := s.http.Shutdown(ctx)
@@ -182,8 +186,8 @@ func (s *Server) turnAway(c *net.UnixConn, status int, why failure) {
 	s.wg.Go(func() {
 		defer func() { <-s.refusals }()
 		defer func() { _ = c.Close() }()
-		body, _ := json.Marshal(why) // texts and numbers
-		_ = c.SetDeadline(time.Now().Add(readTime))
+		body, _ := json.Marshal(why)                                // texts and numbers
+		_ = c.SetDeadline(time.Now().Add(partTime))                 // the end of a job may wait for it
 		if _, err := c.Read(make([]byte, mostHeader)); err != nil { // an answer that comes before its request is none
 			return
 		}
@@ -313,6 +317,7 @@ func (s *Server) events(r *http.Request) (any, error) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), wait)
 	defer cancel()
+	defer context.AfterFunc(s.closing, cancel)() //nolint:contextcheck // the end of the server ends the waiting, too
 	return happened{s.cfg.Served.Events().After(ctx, after)}, nil
 }
 

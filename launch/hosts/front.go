@@ -27,6 +27,8 @@ type front struct {
 
 	mu     sync.Mutex
 	closed bool
+	// stopped says that the end of the job was asked for.
+	stopped bool
 }
 
 // frontConfig is what a front tells, and what it has done.
@@ -142,9 +144,16 @@ func (f *front) Stop(_ context.Context, by control.Peer, now bool) (string, erro
 	}
 	f.askedFor(control.StopRequested, by)
 	f.config.Log.Warn().Int("uid", by.UID).Int("pid", by.PID).Bool("now", now).Msg("asked to stop the job")
-	f.config.Interrupts.Ask(fmt.Sprintf("user %d has stopped the job", by.UID), now)
+	if !f.config.Interrupts.Ask(fmt.Sprintf("user %d has stopped the job", by.UID), now) {
+		return "", errhint.Code(errhint.With(errors.New("cannot stop the job now: its muster has signals to deal with"), "try again"), errhint.TryAgain)
+	}
+	again := f.stopped
+	f.stopped = true
 	if now {
 		return "the job is being stopped without grace", nil
+	}
+	if again {
+		return fmt.Sprintf("the job is being stopped already: its workers have %v in all; --now ends them at once", f.config.Grace), nil
 	}
 	return fmt.Sprintf("the job is being stopped: its workers have %v", f.config.Grace), nil
 }
