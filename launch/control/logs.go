@@ -200,7 +200,7 @@ func fromTail(f *os.File, n int) error {
 func (l *RankLogs) copy() {
 	buf := make([]byte, tailBlock)
 	for _, f := range l.files {
-		to := io.Writer(l.Stdout)
+		to := l.Stdout
 		if f.stderr {
 			to = l.Stderr
 		}
@@ -230,7 +230,7 @@ func (l *RankLogs) copy() {
 // flush shows lines that have no end.
 func (l *RankLogs) flush() {
 	for _, f := range l.files {
-		to := io.Writer(l.Stdout)
+		to := l.Stdout
 		if f.stderr {
 			to = l.Stderr
 		}
