@@ -27,8 +27,12 @@ func TestUnreadCopiesOfAValueAreBounded(t *testing.T) {
 			writer.alive()
 			refused := false
 			for range most {
-				reader := dialHello(t, s) // it reads nothing
+				reader := dialHello(t, s) // it reads one byte, and is served then
 				reader.send(opGet + str("k"))
+				_ = reader.SetReadDeadline(time.Now().Add(patience))
+				if _, err := reader.Read(make([]byte, 1)); err != nil {
+					t.Fatal(err)
+				}
 				before := tcpstore.Held(s)
 				_, _ = writer.Write([]byte(again + opPing + "ping"))
 				_ = writer.SetReadDeadline(time.Now().Add(patience))
