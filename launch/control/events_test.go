@@ -17,7 +17,8 @@ func TestEvents(t *testing.T) {
 	e.Moved("a", report.Status{Phase: report.PhasePending, WorldSize: 8})
 	e.Moved("a", report.Status{Phase: report.PhaseRunning})
 	got := e.After(t.Context(), 0)
-	if len(got) != 2 || got[0].Phase != report.PhasePending || got[1].Phase != report.PhaseRunning || got[1].Seq != 2 || got[1].Version != 1 {
+	if len(got) != 2 || got[0].Phase != report.PhasePending || got[1].Phase != report.PhaseRunning || got[1].Seq != 2 ||
+		got[1].Version != 1 {
 		t.Fatalf("%+v", got)
 	}
 	for range 3 * mostEvents {

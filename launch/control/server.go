@@ -186,9 +186,10 @@ func (s *Server) turnAway(c *net.UnixConn, status int, why failure) {
 	s.wg.Go(func() {
 		defer func() { <-s.refusals }()
 		defer func() { _ = c.Close() }()
-		body, _ := json.Marshal(why)                                // texts and numbers
-		_ = c.SetDeadline(time.Now().Add(partTime))                 // the end of a job may wait for it
-		if _, err := c.Read(make([]byte, mostHeader)); err != nil { // an answer that comes before its request is none
+		body, _ := json.Marshal(why) // texts and numbers
+		_ = c.SetDeadline(time.Now().Add(readTime))
+		defer context.AfterFunc(s.closing, func() { _ = c.SetDeadline(time.Now()) })() // the end of a job waits for nobody
+		if _, err := c.Read(make([]byte, mostHeader)); err != nil {                    // an answer that comes before its request is none
 			return
 		}
 		_, _ = fmt.Fprintf(c, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",

@@ -83,7 +83,8 @@ func TestPlan(t *testing.T) {
 	for problem, h := range map[string]*here{
 		"no directory": {problem: errors.New("no directory")}, "there is no device": {dir: t.TempDir()},
 	} {
-		if p, err := node.Plan(t.Context(), aJob("gpu"), h, zerolog.Nop()); p != nil || err == nil || !strings.Contains(err.Error(), problem) {
+		if p, err := node.Plan(t.Context(), aJob("gpu"), h, zerolog.Nop()); p != nil || err == nil ||
+			!strings.Contains(err.Error(), problem) {
 			t.Errorf("%+v, %v", p, err)
 		}
 	}
@@ -104,7 +105,8 @@ func TestPreflight(t *testing.T) {
 		t.Errorf("%+v, %+v, %v", p, facts, err)
 	}
 	problem := errors.New("no directory")
-	if _, facts, err := node.Preflight(t.Context(), aJob("2"), &here{problem: problem}, zerolog.Nop()); facts != nil || !errors.Is(err, problem) {
+	if _, facts, err := node.Preflight(t.Context(), aJob("2"), &here{problem: problem}, zerolog.Nop()); facts != nil ||
+		!errors.Is(err, problem) {
 		t.Errorf("%+v, %v", facts, err)
 	}
 }
@@ -135,7 +137,8 @@ func TestMeet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if agent.Steering == nil || agent.Plan != p || agent.Handler == nil || agent.Checker != nil || agent.Hurry == nil || agent.Forward == nil {
+	if agent.Steering == nil || agent.Plan != p || agent.Handler == nil || agent.Checker != nil || agent.Hurry == nil ||
+		agent.Forward == nil {
 		t.Errorf("%+v", agent)
 	}
 	if err := errors.Join(agent.Handler.Close(), agent.Steering.Close()); err != nil {

@@ -1,0 +1,248 @@
+package launch
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"muster/internal/errhint"
+	"muster/launch/control"
+	"muster/launch/report"
+	"muster/rendezvous"
+)
+
+// served answers for a node's part of a job.
+type served struct{ s *Steering }
+
+var _ control.Served = served{}
+
+// worldTime bounds the waiting for what other nodes have said of themselves, tellTime that for their being told
+// something.
+const (
+	worldTime = time.Second
+	tellTime  = 500 * time.Millisecond
+	atOnce    = 32 // nodes that are looked for
+)
+
+// Status implements control.Served.
+func (v served) Status(ctx context.Context, scope control.Scope) (report.Status, error) {
+	own := v.s.lookedUp()
+	if scope == control.Node || own.Nodes <= 1 {
+		return own, nil
+	}
+	return v.s.world(ctx, own), nil
+}
+
+// world adds to what is known here what the other nodes have said of themselves.
+func (s *Steering) world(ctx context.Context, own report.Status) report.Status {
+	s.mu.Lock()
+	b, before := s.board, s.others
+	s.mu.Unlock()
+	heard := make([]*heardStatus, own.Nodes)
+	if b.Board != nil && b.nodes == own.Nodes {
+		ctx, cancel := context.WithTimeout(ctx, worldTime)
+		defer cancel()
+		var wg sync.WaitGroup
+		next := make(chan int)
+		for range min(atOnce, b.nodes) {
+			wg.Go(func() {
+				for i := range next {
+					heard[i] = hear(ctx, b.Board, i)
+				}
+			})
+		}
+		for i := range heard {
+			if i != b.groupRank {
+				next <- i
+			}
+		}
+		close(next)
+		wg.Wait()
+	} else if note := "the other nodes cannot be asked now"; own.Message == "" {
+		own.Message = note
+	} else {
+		own.Message += "; " + note
+	}
+	names := make([]string, own.Nodes)
+	for i := range names {
+		names[i] = "group rank " + strconv.Itoa(i)
+	}
+	w := report.NewWorldStatus(names)
+	s.mu.Lock()
+	for i, h := range heard {
+		if h != nil {
+			before[i] = *h
+			w.TakeStatus(i, h.Status)
+		} else if last, known := before[i]; known && i != own.GroupRank {
+			last.Status.Tasks = slices.Clone(last.Status.Tasks) // others may be reading those
+			for t := range last.Status.Tasks {
+				last.Status.Tasks[t].LastKnown = &last.At
+			}
+			w.TakeStatus(i, last.Status)
+		}
+	}
+	s.mu.Unlock()
+	w.TakeStatus(own.GroupRank, own)
+	w.By(own.GroupRank)
+	all, _ := w.Status()
+	return all
+}
+
+// mostRanks bounds what is believed of one node.
+const mostRanks = 4096
+
+// hear reads what a node has said of itself, nil where it has said nothing that can be used.
+func hear(ctx context.Context, b rendezvous.Board, groupRank int) *heardStatus {
+	text, err := b.Get(ctx, statusKey+strconv.Itoa(groupRank))
+	var h heardStatus
+	if err == nil {
+		err = json.Unmarshal(text, &h)
+	}
+	d := &h.Status
+	if err != nil || len(d.Tasks) == 0 {
+		return nil
+	}
+	d.Tasks, d.Ranks = d.Tasks[:1], d.Ranks[:min(len(d.Ranks), mostRanks)]
+	return &h
+}
+
+// Rank implements control.Served.
+func (v served) Rank(_ context.Context, rank int) (control.Rank, error) {
+	s := v.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var here []string
+	for i := range s.places {
+		p := &s.places[i]
+		if p.worker == nil {
+			continue
+		}
+		if here = append(here, strconv.Itoa(p.worker.Rank)); p.worker.Rank != rank {
+			continue
+		}
+		w := p.worker
+		r := control.Rank{
+			RunID: s.plan.RunID, Node: s.plan.Hostname, Rank: rank, LocalRank: w.LocalRank, PID: w.proc.PID(), Running: w.runs(),
+			Dir: w.Dir, Env: w.Env.Strings(), Logs: slices.Clone(p.logs),
+		}
+		if last := p.last; !r.Running && last != nil {
+			r.Dir, r.Env = "", nil
+		}
+		return r, nil
+	}
+	switch {
+	case len(here) == 0:
+		return control.Rank{}, errhint.Usagef("no worker has been started on node %s yet", s.plan.Hostname)
+	case rank < s.status.WorldSize:
+		return control.Rank{},
+			errhint.With(errhint.Usagef("rank %d is on another node: %s has only %s", rank, s.plan.Hostname, listed(here)),
+				"muster status shows on which node each rank is")
+	}
+	return control.Rank{}, errhint.Usagef("the job has no rank %d: its ranks are 0 to %d", rank, s.status.WorldSize-1)
+}
+
+// listed are ranks as they are told.
+func listed(ranks []string) string {
+	if len(ranks) > 1 {
+		return "ranks " + ranks[0] + " to " + ranks[len(ranks)-1]
+	}
+	return "rank " + ranks[0]
+}
+
+// Stop implements control.Served.
+func (v served) Stop(ctx context.Context, by control.Peer, now bool) (string, error) {
+	s := v.s
+	text := fmt.Sprintf("user %d has stopped the job on node %s", by.UID, s.plan.Hostname)
+	s.mu.Lock()
+	b, nodes, started, phase := s.board, s.status.Nodes, len(s.places) > 0, s.status.Phase
+	s.mu.Unlock()
+	alone := ""
+	if nodes > 1 || !s.plan.Job.Alone() { // before the first round nobody knows how many there are
+		if err := s.tellOthers(ctx, b, text, now); err != nil {
+			s.log.Debug().Err(err).Msg("the other nodes were not told on the board of the round that the job is stopped")
+			if phase != report.PhaseRunning { // while workers run the others hear how the round ends
+				alone = "; the other nodes could not be told: stop them, too"
+			}
+		}
+	}
+	s.askedFor(control.StopRequested, by)
+	s.log.Warn().Int("uid", by.UID).Int("pid", by.PID).Bool("now", now).Msg("asked to stop the job")
+	if now {
+		s.hurry() // first: what is said of the stop then says so
+	}
+	first := s.stop(text)
+	if now {
+		return "the job is being stopped without grace" + alone, nil
+	}
+	grace := s.plan.Job.Stop.Grace
+	if !first {
+		return fmt.Sprintf("the job is being stopped already: its workers have %v in all; --now ends them at once%s", grace, alone), nil
+	}
+	if !started {
+		return "the job is being stopped: no worker was started here" + alone, nil
+	}
+	return fmt.Sprintf("the job is being stopped: its workers have %v%s", grace, alone), nil
+}
+
+// tellOthers tells the other nodes of the round that the job is to end.
+func (s *Steering) tellOthers(ctx context.Context, b roundBoard, text string, now bool) error {
+	if b.Board == nil {
+		return errors.New("there is no round in which they could be told")
+	}
+	ctx, cancel := context.WithTimeout(ctx, tellTime)
+	defer cancel()
+	said, err := json.Marshal(stopNote{text})
+	if err == nil {
+		err = note(ctx, b.Board, stopKey, said)
+	}
+	if err == nil && now {
+		err = note(ctx, b.Board, nowKey, said)
+	}
+	return err
+}
+
+// restartTime is how long a request for a restart waits for the loop that watches the workers.
+const restartTime = time.Second
+
+// Restart implements control.Served.
+func (v served) Restart(ctx context.Context, by control.Peer) (string, error) {
+	v.s.askedFor(control.RestartRequested, by)
+	v.s.log.Warn().Int("uid", by.UID).Int("pid", by.PID).Msg("asked to restart the workers")
+	if err := v.s.restart(ctx); err != nil {
+		return "", err
+	}
+	return "all workers are being stopped, and start again", nil
+}
+
+// AskRestart has all workers of the job start again. That they do not run now is said in the log.
+func (s *Steering) AskRestart(ctx context.Context) {
+	if err := s.restart(ctx); err != nil && ctx.Err() == nil {
+		s.log.Warn().Err(err).Msg("the workers are not restarted")
+	}
+}
+
+func (s *Steering) restart(ctx context.Context) error {
+	asked := make(chan error, 1)
+	late := time.NewTimer(restartTime)
+	defer late.Stop()
+	select {
+	case s.restarts <- asked:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-late.C:
+		s.mu.Lock()
+		phase := s.status.Phase
+		s.mu.Unlock()
+		return errhint.Code(errhint.With(fmt.Errorf("cannot restart the workers now: they do not run (%s)", phase),
+			"muster status shows when they do"), errhint.TryAgain)
+	}
+	return <-asked // the loop has taken it, and answers at once
+}
+
+// Events implements control.Served.
+func (v served) Events() *control.Events { return &v.s.events }
