@@ -119,6 +119,23 @@ type Rank struct {
 	CPUSeconds    *float64   `json:"cpuSeconds,omitempty"`
 	ResidentBytes *int64     `json:"residentBytes,omitempty"`
 	LastOutput    *time.Time `json:"lastOutputTime,omitempty"`
+	// Progress is what the worker's program tells of itself, nil where it tells nothing.
+	Progress *Progress `json:"progress,omitempty"`
+}
+
+// Progress is how far the program of a worker has come, by its own words (muster.progress).
+type Progress struct {
+	// Step is the number of the last step that was finished, Total how many there will be, 0 where that is not known.
+	Step  int64 `json:"step"`
+	Total int64 `json:"total,omitempty"`
+	// StepSeconds is the median time of the last steps; nil before there are two.
+	StepSeconds *float64 `json:"stepSeconds,omitempty"`
+	// Section is what the program does now other than steps, such as "eval"; empty for steps.
+	Section string `json:"section,omitempty"`
+	// Values are what was told with the last step, such as loss.
+	Values map[string]float64 `json:"values,omitempty"`
+	// Time is when it last told something, by the node's clock.
+	Time time.Time `json:"time"`
 }
 
 // RankExit is how a worker ended.
