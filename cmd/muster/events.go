@@ -162,9 +162,9 @@ func eventText(e *control.Event) string {
 			text += ", because muster has stopped it"
 		}
 		return text
-	case control.StopRequested, control.RestartRequested:
-		what := map[control.EventType]string{control.StopRequested: "stop", control.RestartRequested: "restart"}[e.Type]
-		return fmt.Sprintf("%s was asked for by user %d, process %d", what, e.By.UID, e.By.PID)
+	}
+	if what, ours := strings.CutSuffix(string(e.Type), "Requested"); ours && e.By != nil {
+		return fmt.Sprintf("%s was asked for by user %d, process %d", strings.ToLower(what), e.By.UID, e.By.PID)
 	}
 	return string(e.Type) // of a newer version
 }
