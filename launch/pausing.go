@@ -29,7 +29,8 @@ import (
 
 // pauseWish is a pause that somebody has asked for and that has not begun.
 type pauseWish struct {
-	// count is the rendezvous.Pause.Count that it leads to, 0 where no round has been met yet: then the next one pauses.
+	// count is the rendezvous.Pause.Count that it leads to, 0 where no round has been met yet: then the next one
+	// pauses.
 	count int
 	text  string
 }
@@ -44,16 +45,15 @@ type pauseNote struct {
 	Text  string `json:"text"`
 }
 
-// wantPause takes in that the job is to pause, and reports whether that is new.
-func (s *Steering) wantPause(w pauseWish) bool {
+// wantPause takes in that the job is to pause.
+func (s *Steering) wantPause(w pauseWish) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.wish != nil || w.count != 0 && w.count <= s.pause.Count {
-		return false
+		return
 	}
 	s.wish = &w
 	s.pokePause()
-	return true
 }
 
 // pokePause has whoever waits look for a wish.
@@ -289,15 +289,12 @@ func (a *Agent) resume(ctx context.Context, c *commandRound, r resumption) (poli
 	next := a.meeting.Pause
 	next.Count++
 	if len(r.words) > 0 {
-		text, err := json.Marshal(r.words)
-		if err == nil {
-			err = a.tryCommand(ctx, c, r.words, text)
-		}
-		if err != nil {
-			r.answer <- err
+		text, refused := a.tryCommand(ctx, c, r.words)
+		if refused != nil {
+			r.answer <- refused
 			return policy.Decision{Rank: -1}, nil
 		}
-		next.Command = string(text)
+		next.Command = text
 	}
 	d, err := a.settle(ctx, policy.Decision{
 		Verdict: policy.Reassemble, Reason: job.ReasonResumed, Rank: -1, Text: r.text, Pause: next,
@@ -385,24 +382,30 @@ func (a *Agent) answerCommands(ctx context.Context) *commandRound {
 	return c
 }
 
-// tryCommand asks all nodes whether they can run a command.
-func (a *Agent) tryCommand(ctx context.Context, c *commandRound, words []string, text []byte) error {
+// tryCommand asks all nodes whether they can run a command, and returns it as a rendezvous.Pause has it.
+func (a *Agent) tryCommand(ctx context.Context, c *commandRound, words []string) (string, error) {
+	text, err := json.Marshal(words)
+	if err != nil {
+		return "", err
+	}
 	if len(text) > rendezvous.MaxCommand {
-		return errhint.Usagef("cannot resume with this command: it has %d bytes as JSON, and %d are the most", len(text), rendezvous.MaxCommand)
+		return "", errhint.Usagef("cannot resume with this command: it has %d bytes as JSON, and %d are the most", len(text),
+			rendezvous.MaxCommand)
 	}
 	refused := func(node, why, hint string) error {
-		return errhint.Code(errhint.With(fmt.Errorf("the job stays paused: node %s cannot run the new command: %s", node, why), hint), errhint.Usage)
+		return errhint.Code(errhint.With(fmt.Errorf("the job stays paused: node %s cannot run the new command: %s", node, why), hint),
+			errhint.Usage)
 	}
 	if _, err := a.Plan.Replacement(words); err != nil {
-		return refused(a.Plan.Hostname, err.Error(), errhint.Of(err))
+		return "", refused(a.Plan.Hostname, err.Error(), errhint.Of(err))
 	}
 	b, n, id := a.meeting.Board(), int(c.tried.Load()), rand.Text()
 	if b == nil {
-		return nil
+		return string(text), nil
 	}
 	asked, err := json.Marshal(commandNote{id, words})
 	if err != nil {
-		return err
+		return "", err
 	}
 	ctx, cancel := context.WithTimeout(ctx, commandTime)
 	defer cancel()
@@ -417,14 +420,15 @@ func (a *Agent) tryCommand(ctx context.Context, c *commandRound, words []string,
 	}
 	for _, said := range answers {
 		if said.ID == id && said.Error != "" {
-			return refused(printable.Output(said.Node), printable.Output(said.Error), printable.Output(said.Hint))
+			return "", refused(printable.Output(said.Node), printable.Output(said.Error), printable.Output(said.Hint))
 		}
 	}
 	if i := slices.IndexFunc(answers, func(said commandAnswer) bool { return said.ID != id }); i >= 0 {
-		return errhint.Code(fmt.Errorf("the job stays paused: the node with group rank %d does not say whether it can run the new command", i),
+		return "", errhint.Code(fmt.Errorf("the job stays paused: the node with group rank %d does not say whether it can run the new command",
+			i),
 			errhint.TryAgain)
 	}
-	return nil
+	return string(text), nil
 }
 
 // forEach calls f for the numbers below n, some at a time.
@@ -473,7 +477,8 @@ func (s *Steering) Pause(ctx context.Context, by control.Peer) (string, error) {
 	}
 	switch {
 	case phase == report.PhaseRunning:
-		return fmt.Sprintf("the job is being paused: its workers have %v to end, and muster resume starts them again", s.plan.Job.Stop.Grace), nil
+		return fmt.Sprintf("the job is being paused: its workers have %v to end, and muster resume starts them again",
+			s.plan.Job.Stop.Grace), nil
 	case w.count == 0:
 		return "the job will pause when its nodes have met, before workers start", nil
 	}
@@ -521,7 +526,8 @@ func (s *Steering) Resume(ctx context.Context, by control.Peer, words []string) 
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
 	case <-late.C:
-		return "", errhint.Code(errhint.With(fmt.Errorf("cannot resume the job now: its nodes meet (%s)", phase), "try again"), errhint.TryAgain)
+		return "",
+			errhint.Code(errhint.With(fmt.Errorf("cannot resume the job now: its nodes meet (%s)", phase), "try again"), errhint.TryAgain)
 	}
 	late.Reset(resumeTime)
 	select {
@@ -532,7 +538,8 @@ func (s *Steering) Resume(ctx context.Context, by control.Peer, words []string) 
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
 	case <-late.C:
-		return "", errhint.Code(errhint.With(errors.New("the other nodes do not say yet whether the job is resumed"), "look at muster status"), errhint.TryAgain)
+		return "", errhint.Code(errhint.With(errors.New("the other nodes do not say yet whether the job is resumed"),
+			"look at muster status"), errhint.TryAgain)
 	}
 	if len(words) > 0 {
 		return "the job is resumed: all workers start, with the new command", nil

@@ -162,9 +162,9 @@ func eventText(e *control.Event) string {
 			text += ", because muster has stopped it"
 		}
 		return text
-	}
-	if what, ours := strings.CutSuffix(string(e.Type), "Requested"); ours && e.By != nil {
-		return fmt.Sprintf("%s was asked for by user %d, process %d", strings.ToLower(what), e.By.UID, e.By.PID)
+	case control.StopRequested, control.RestartRequested, control.PauseRequested, control.ResumeRequested:
+		what := strings.ToLower(strings.TrimSuffix(string(e.Type), "Requested"))
+		return fmt.Sprintf("%s was asked for by user %d, process %d", what, e.By.UID, e.By.PID)
 	}
 	return string(e.Type) // of a newer version
 }

@@ -52,7 +52,8 @@ and its arguments. Where a node cannot run it, as it lacks a file, the job stays
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			names, words := beforeDash(cmd, args)
-			return a.steer(cmd.Context(), names, func(ctx context.Context, c *control.Client) (string, error) { return c.Resume(ctx, words) })
+			return a.steer(cmd.Context(), names,
+				func(ctx context.Context, c *control.Client) (string, error) { return c.Resume(ctx, words) })
 		},
 	}
 	cmd.ValidArgsFunction = a.completeJob

@@ -49,13 +49,15 @@ func TestPause(t *testing.T) {
 	if err := os.WriteFile(other, []byte("#!/bin/sh\necho \"other $1 of $RANK\"\nwhile :; do sleep 0.2; done\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	j := start(t, nil, "run", "-n", "2", "--run-id", "train-7", "--max-restarts", "1", "--active-deadline", "1h", "--tee", "3", "--", "sh", "-c",
+	j := start(t, nil, "run", "-n", "2", "--run-id", "train-7", "--max-restarts", "1", "--active-deadline", "1h", "--tee", "3",
+		"--", "sh", "-c",
 		untilStopped)
 	a := untilRanks(t, j.runtimeDir, 2)
 	steering(t, j.runtimeDir, "resume").expect(t, 2, "it is not paused (Running)")
 	steering(t, j.runtimeDir, "pause").expect(t, 0, "train-7: the job is being paused: its workers have ", "muster resume")
 	b := untilPhase(t, j.runtimeDir, report.PhasePaused)
-	if b.Generation != 1 || b.RestartCount != 0 || b.Reason != "PauseRequested" || !holds(b.Status, "Paused") || !holds(b.Status, "Suspended") ||
+	if b.Generation != 1 || b.RestartCount != 0 || b.Reason != "PauseRequested" || !holds(b.Status, "Paused") ||
+		!holds(b.Status, "Suspended") ||
 		holds(b.Status, "Running") || b.Counts.Stopped != 2 || len(b.Ranks) != 2 || b.Ranks[1].Phase != report.PhaseStopped ||
 		!strings.Contains(b.Message, fmt.Sprintf("user %d has paused the job", os.Getuid())) {
 		t.Errorf("%+v", b)
@@ -65,7 +67,8 @@ func TestPause(t *testing.T) {
 	steering(t, j.runtimeDir, "status").expect(t, 0, "job train-7 (sh): Paused, PauseRequested")
 	steering(t, j.runtimeDir, "resume").expect(t, 0, "start again")
 	c := untilRanks(t, j.runtimeDir, 2)
-	if c.Generation != 2 || c.RestartCount != 0 || c.Ranks[0].PID == a.Ranks[0].PID || holds(c.Status, "Paused") || !holds(c.Status, "Running") ||
+	if c.Generation != 2 || c.RestartCount != 0 || c.Ranks[0].PID == a.Ranks[0].PID || holds(c.Status, "Paused") ||
+		!holds(c.Status, "Running") ||
 		c.Reason != "" {
 		t.Errorf("%+v", c)
 	}
@@ -93,7 +96,8 @@ func TestPause(t *testing.T) {
 
 	steering(t, j.runtimeDir, "pause").expect(t, 0)
 	untilPhase(t, j.runtimeDir, report.PhasePaused)
-	steering(t, j.runtimeDir, "events").expect(t, 0, "pause was asked for by user", "resume was asked for by user", " Paused, round 1, 0 restarts",
+	steering(t, j.runtimeDir, "events").expect(t, 0, "pause was asked for by user", "resume was asked for by user",
+		" Paused, round 1, 0 restarts",
 		" Resuming, round ")
 	steering(t, j.runtimeDir, "stop").expect(t, 0, "is being stopped")
 	if got := j.wait(); got.status != 143 || strings.Contains(got.stderr, "muster: error") {
@@ -116,15 +120,18 @@ func TestPauseStopsTheDeadline(t *testing.T) {
 	j.wait().expect(t, 124)
 }
 
-// TestPauseInEachPhase pauses jobs that wait for other nodes, that pause before a restart, and whose workers do not heed
-// SIGTERM; a signal ends each while it is paused.
+// TestPauseInEachPhase pauses jobs that wait for other nodes, that pause before a restart, and whose workers do not
+// heed SIGTERM; a signal ends each while it is paused.
 func TestPauseInEachPhase(t *testing.T) {
 	for name, c := range map[string]struct {
 		args   []string
 		phase  report.Phase
 		paused bool // it comes to that
 	}{
-		"meeting": {[]string{"--nnodes", "2", "--rdzv", "muster://127.0.0.1:PORT", "--", "sh", "-c", untilStopped}, report.PhasePending, false},
+		"meeting": {
+			[]string{"--nnodes", "2", "--rdzv", "muster://127.0.0.1:PORT", "--", "sh", "-c", untilStopped},
+			report.PhasePending, false,
+		},
 		"pausing": {[]string{"--max-restarts", "3", "--restart-delay", "1h", "--", "sh", "-c", "exit 3"}, report.PhaseRestarting, true},
 		"this node": {
 			[]string{"--max-restarts", "3", "--restart-delay", "1h", "--restart-scope", "node", "--", "sh", "-c", "exit 3"},
@@ -210,13 +217,14 @@ func TestPauseWorld(t *testing.T) {
 	if err := agents[2].Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	m.says(agents[0], "the job stays paused")
-	time.Sleep(2 * time.Second)
+	testutil.Eventually(t, time.Minute, "it is missed", func() bool {
+		return strings.Count(agents[0].err.String(), "the job stays paused") == 2
+	})
 	if err := agents[2].Process.Signal(unix.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
 	all(report.PhasePaused, 5)
-	// So is the coordinator.
+	// All of them start then.
 	steering(t, agents[2].runtimeDir, "resume").expect(t, 0)
 	all(report.PhaseRunning, 6)
 	steering(t, agents[1].runtimeDir, "pause").expect(t, 0)
@@ -226,5 +234,57 @@ func TestPauseWorld(t *testing.T) {
 		if got := m.ends(j, 143); strings.Contains(got.stderr, "muster: error") {
 			t.Errorf("who has stopped a job needs no report:\n%s", got.stderr)
 		}
+	}
+}
+
+// TestPauseLauncher pauses and resumes jobs by the muster that has started all their nodes.
+func TestPauseLauncher(t *testing.T) {
+	dir := t.TempDir()
+	discovery, other := filepath.Join(dir, "hosts.sh"), filepath.Join(dir, "other.sh")
+	for path, text := range map[string]string{
+		discovery: "#!/bin/sh\necho localhost:2\n", other: "#!/bin/sh\necho other $1; while :; do sleep 0.2; done\n",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, c := range map[string]struct {
+		args    []string
+		refused string
+	}{
+		"hosts": {[]string{"run", "--hosts", "localhost,127.0.0.1", "--", "sh", "-c", untilStopped}, ""},
+		"simulated": {
+			[]string{"run", "--simulate-nodes", "2", "--nnodes", "2", "-n", "1", "--", "sh", "-c", untilStopped}, "",
+		},
+		"elastic": {
+			[]string{"horovodrun", "-np", "2", "--min-np", "1", "--host-discovery-script", discovery, "sh", "-c", untilStopped},
+			"cannot pause an elastic job of Horovod",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			j := start(t, []string{"MUSTER_FAKE=" + filepath.Join("..", "..", "examples", "cluster.yaml")}, c.args...)
+			untilRanks(t, j.runtimeDir, 2)
+			if c.refused != "" {
+				steering(t, j.runtimeDir, "pause").expect(t, 2, c.refused)
+				steering(t, j.runtimeDir, "resume").expect(t, 2, "cannot resume an elastic job of Horovod")
+			} else {
+				steering(t, j.runtimeDir, "pause").expect(t, 0, "muster resume")
+				testutil.Eventually(t, time.Minute, "both nodes pause", func() bool {
+					a, _ := statusOf(t, j.runtimeDir)
+					return a.Phase == report.PhasePaused && len(a.Tasks) == 2 && a.Tasks[0].Phase == report.PhasePaused &&
+						a.Tasks[1].Phase == report.PhasePaused
+				})
+				steering(t, j.runtimeDir, "pause").expect(t, 2, "already")
+				steering(t, j.runtimeDir, "resume", "--", filepath.Join(dir, "none")).expect(t, 2, "the job stays paused: node ")
+				steering(t, j.runtimeDir, "resume", "--", other, "words").expect(t, 0, "with the new command")
+				untilRanks(t, j.runtimeDir, 2)
+				testutil.Eventually(t, time.Minute, "the other command runs",
+					func() bool { return strings.Count(j.out.String(), "other words") == 2 })
+			}
+			steering(t, j.runtimeDir, "stop").expect(t, 0, "is being stopped")
+			j.wait().expect(t, 143)
+			j.nothingLeft(j.runtimeDir)
+		})
 	}
 }
