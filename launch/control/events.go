@@ -21,6 +21,8 @@ const (
 	RestartRequested EventType = "RestartRequested" // somebody has asked for a restart of all workers
 	PauseRequested   EventType = "PauseRequested"   // somebody has asked that the job pause
 	ResumeRequested  EventType = "ResumeRequested"  // somebody has asked for the end of a pause
+	ScaleRequested   EventType = "ScaleRequested"   // somebody has asked for another number of nodes
+	KillRequested    EventType = "KillRequested"    // somebody has asked for the loss of a node
 )
 
 // Event is something that has happened to a job, as one muster saw it. docs/events.md describes it for its readers: fields
