@@ -43,7 +43,7 @@ func (a *Agent) answerScale(r scaling, lingers bool) policy.Decision {
 // surplus is the decision of a node that is one too many by what was decided on the round, else d.
 func (a *Agent) surplus(d policy.Decision) policy.Decision {
 	most := d.Orders.Nodes
-	if d.Verdict != policy.Reassemble || d.Reason != job.ReasonScaled || most == 0 || a.meeting.GroupRank < most {
+	if d.Verdict != policy.Reassemble || d.Reason != job.ReasonScaled || most == 0 || stays(a.meeting.GroupRank, a.meeting.HostRank, most) {
 		return d
 	}
 	return policy.Decision{
@@ -51,6 +51,15 @@ func (a *Agent) surplus(d policy.Decision) policy.Decision {
 		Text: fmt.Sprintf("node %s (group rank %d) leaves the job, which goes on with %s: %s", a.Plan.Hostname, a.meeting.GroupRank,
 			wording.Plural(most, "node"), d.Message()),
 	}
+}
+
+// stays reports whether the node with a group rank is one of most that stay in the job: those with the lowest, but the
+// one that serves the store in any case.
+func stays(rank, host, most int) bool {
+	if host >= most {
+		most--
+	}
+	return rank < most || rank == host
 }
 
 // fixedError is why a job of a fixed size is not scaled.
@@ -85,8 +94,8 @@ func (s *Steering) Scale(ctx context.Context, uid, n int) (string, error) {
 	}
 	switch {
 	case n < nodes:
-		return fmt.Sprintf("the job goes on with %s: %s with the highest group ranks leave, with exit status 0", wording.Plural(n, "node"),
-			wording.Plural(nodes-n, "node")), nil
+		return fmt.Sprintf("the job goes on with %s: of the others (%d, by the highest group ranks) each leaves with exit status 0",
+			wording.Plural(n, "node"), nodes-n), nil
 	case n == nodes:
 		return "the job has " + wording.Plural(n, "node"), nil
 	case s.part:

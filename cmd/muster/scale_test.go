@@ -32,7 +32,7 @@ func untilNodes(t *testing.T, runtimeDir string, n int) int {
 // TestScale has an elastic job of three nodes go on with fewer, also while it is paused, and with more again.
 func TestScale(t *testing.T) {
 	t.Parallel()
-	m := newMeet(t, untilStopped, "--nnodes=1:3", "-n", "1", "--max-restarts=9", "--rdzv=muster://127.0.0.1:"+freePort(t), "--last-call=2s")
+	m := newMeet(t, untilStopped, "--nnodes=1:3", "-n", "1", "--max-restarts=9", "--run-id=elastic", "--rdzv=muster://127.0.0.1:"+freePort(t), "--last-call=2s")
 	m.native = true
 	node := func(i int) *testJob { return m.start(i, fmt.Sprintf("--local-addr=127.0.0.%d", i+1)) }
 	agents := []*testJob{node(0), node(1), node(2)}
@@ -42,7 +42,7 @@ func TestScale(t *testing.T) {
 	steering(t, agents[1].runtimeDir, "scale").expect(t, 2, "needs a number of nodes")
 	steering(t, agents[1].runtimeDir, "scale", "3").expect(t, 0, "the job has 3 nodes")
 	asked := steering(t, agents[0].runtimeDir, "scale", "2")
-	asked.expect(t, 0, "the job goes on with 2 nodes: 1 node with the highest group ranks leave, with exit status 0")
+	asked.expect(t, 0, "the job goes on with 2 nodes: of the others (1, by the highest group ranks) each leaves with exit status 0")
 	left, stay := -1, []*testJob{}
 	testutil.Eventually(t, time.Minute, "one has left", func() bool {
 		for i, j := range agents {
@@ -119,7 +119,7 @@ func TestScaleLauncher(t *testing.T) {
 			args := append([]string{"run", "--nnodes", "1:3", "-n", "1", "--max-restarts", "9"}, c.args...)
 			j := start(t, []string{"MUSTER_FAKE=" + filepath.Join("..", "..", "examples", "cluster.yaml")}, append(args, "--", "sh", "-c", untilStopped)...)
 			untilNodes(t, j.runtimeDir, 3)
-			steering(t, j.runtimeDir, "scale", "1").expect(t, 0, "the job goes on with 1 node: 2 nodes")
+			steering(t, j.runtimeDir, "scale", "1").expect(t, 0, "the job goes on with 1 node: of the others (2")
 			untilNodes(t, j.runtimeDir, 1)
 			time.Sleep(2 * time.Second)
 			untilNodes(t, j.runtimeDir, 1) // nobody takes this for the end of the job
