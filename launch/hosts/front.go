@@ -145,7 +145,8 @@ func (f *front) Stop(_ context.Context, by control.Peer, now bool) (string, erro
 	f.askedFor(control.StopRequested, by)
 	f.config.Log.Warn().Int("uid", by.UID).Int("pid", by.PID).Bool("now", now).Msg("asked to stop the job")
 	if !f.config.Interrupts.Ask(fmt.Sprintf("user %d has stopped the job", by.UID), now) {
-		return "", errhint.Code(errhint.With(errors.New("cannot stop the job now: its muster has signals to deal with"), "try again"), errhint.TryAgain)
+		return "", errhint.Code(errhint.With(errors.New("cannot stop the job now: its muster has signals to deal with"), "try again"),
+			errhint.TryAgain)
 	}
 	again := f.stopped
 	f.stopped = true
