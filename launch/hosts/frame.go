@@ -22,7 +22,7 @@ const (
 	kindStart  kind = 4 // a StartProcess
 	kindStop   kind = 5 // a stopProcess
 	kindWhose  kind = 6 // a whoseMessage
-	kindAgain  kind = 7 // nothing: somebody has asked the launcher to restart the workers
+	kindAsk    kind = 7 // an Ask: somebody has asked the launcher for something that the nodes do
 
 	// From an agent to the launcher.
 	kindHello   kind = 16 // a Hello
@@ -37,6 +37,7 @@ const (
 	kindEnded   kind = 25 // a processMessage
 	kindStatus  kind = 26 // the status file as it is now
 	kindOwner   kind = 27 // an ownerMessage
+	kindAnswer  kind = 28 // an Answer to an Ask
 
 	// Both ways.
 	kindBeat kind = 32 // nothing: whoever sends it lives

@@ -46,6 +46,7 @@ type session struct {
 	closing sync.Once
 
 	questions questions
+	asked     asked
 }
 
 // greet waits for an agent's first words.
@@ -181,6 +182,12 @@ func (s *session) receive(greeted chan<- error) error {
 				return err
 			}
 			s.questions.answer(m)
+		case kindAnswer:
+			var a Answer
+			if err := decode(payload, &a); err != nil {
+				return err
+			}
+			s.asked.answer(a)
 		case kindResult:
 			var r Result
 			if err := decode(payload, &r); err != nil {
