@@ -52,6 +52,8 @@ type Steering struct {
 	board roundBoard
 	// others is what was heard last of the round's other nodes, by group rank.
 	others map[int]heardStatus
+	// done is how far workers here have come that have ended.
+	done doneSteps
 }
 
 // workerPlace is the place of a worker, in which one process follows another.
@@ -190,6 +192,8 @@ func (s *Steering) ended(w *worker, stopped bool) {
 	if p.worker != w {
 		return
 	}
+	w.progress.Close()
+	s.done.take(w.progress)
 	p.ended, p.last = true, &report.RankExit{PID: w.proc.PID(), ExitCode: e.Status(), Stopped: stopped, Time: moment(e.Ended)}
 	if e.Signal != 0 {
 		p.last.Signal = proc.SignalName(e.Signal)
@@ -241,7 +245,7 @@ func (s *Steering) ranksLocked() []report.Rank {
 		started := moment(p.worker.proc.Began())
 		r := report.Rank{
 			Node: s.plan.Hostname, Rank: p.worker.Rank, LocalRank: p.worker.LocalRank, PID: p.worker.proc.PID(), Restarts: p.restarts,
-			StartTime: &started, LastExit: p.last, Phase: report.PhaseRunning,
+			StartTime: &started, LastExit: p.last, Phase: report.PhaseRunning, Progress: progressOf(p.worker.progress),
 		}
 		switch {
 		case !p.ended && (s.status.Phase == report.PhaseTerminating || s.status.Phase == report.PhaseRestarting):
@@ -334,10 +338,13 @@ func (s *Steering) take(ctx context.Context, r rendezvous.Round) (end func()) {
 
 // publish tells the other nodes of each change, but no more often than once in publishEvery.
 func (s *Steering) publish(ctx context.Context, b roundBoard) {
+	bytes := 0 // of what was said
 	for {
+		words := s.words() // before: what is told meanwhile is said the next time
 		d := s.Status()
 		d.Conditions, d.RootCause = nil, nil // the same on all nodes
 		if text, err := json.Marshal(heardStatus{d, moment(time.Now())}); err == nil {
+			bytes = len(text)
 			if err := note(ctx, b.Board, statusKey+strconv.Itoa(b.groupRank), text); err != nil && ctx.Err() == nil {
 				s.log.Debug().Err(err).Msg("the other nodes do not hear how this one stands")
 			}
@@ -347,10 +354,8 @@ func (s *Steering) publish(ctx context.Context, b roundBoard) {
 			return
 		case <-time.After(publishEvery):
 		}
-		select {
-		case <-ctx.Done():
+		if !s.awaitNews(ctx, words, progressEvery(b.nodes, bytes)) {
 			return
-		case <-s.changed:
 		}
 	}
 }

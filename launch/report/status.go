@@ -132,8 +132,9 @@ type Progress struct {
 	StepSeconds *float64 `json:"stepSeconds,omitempty"`
 	// Section is what the program does now other than steps, such as "eval"; empty for steps.
 	Section string `json:"section,omitempty"`
-	// Values are what was told with the last step, such as loss.
-	Values map[string]float64 `json:"values,omitempty"`
+	// Values are what was told with the last step, such as loss; NotFinite names those that were infinite or no number.
+	Values    map[string]float64 `json:"values,omitempty"`
+	NotFinite []string           `json:"notFinite,omitempty"`
 	// Time is when it last told something, by the node's clock.
 	Time time.Time `json:"time"`
 }
