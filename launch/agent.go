@@ -153,7 +153,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	if a.status, err = report.OpenStatus(report.StatusConfig{
 		Path: job.StatusFile, TerminationLog: a.TerminationLog, RunID: a.Plan.RunID, Name: a.Plan.Title(),
 		Node: a.Plan.Hostname, Workers: a.Plan.Procs, Outputs: []*os.File{a.Stdout, a.Stderr}, Log: a.Log, Now: time.Now,
-		Ranks: a.Steering.ranks, Changed: a.Steering.tell,
+		Ranks: a.Steering.ranks, Accounting: a.Steering.accounting, Changed: a.Steering.tell,
 	}); err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/printable"
 	"muster/internal/proc"
+	"muster/launch/accounting"
 	"muster/launch/control"
 	"muster/launch/job"
 	"muster/launch/plan"
@@ -53,7 +54,10 @@ type Steering struct {
 	// others is what was heard last of the round's other nodes, by group rank.
 	others map[int]heardStatus
 	// done is how far workers here have come that have ended.
-	done doneSteps
+	done  doneSteps
+	books books
+	// gather add to what is measured.
+	gather []func(*report.Measured)
 }
 
 // workerPlace is the place of a worker, in which one process follows another.
@@ -62,6 +66,7 @@ type workerPlace struct {
 	restarts int
 	last     *report.RankExit
 	ended    bool // that of worker is told in last
+	group    int  // of the books
 	logs     []control.LogFiles
 }
 
@@ -96,6 +101,7 @@ func OpenSteering(p *plan.Plan, part bool, log zerolog.Logger) (*Steering, error
 			Tasks: []report.Task{},
 		},
 	}
+	s.books.ledger.Enter(accounting.Start, time.Now())
 	s.server, err = control.Serve(control.Config{
 		Dir: dir.Path, Served: served{s}, Log: log, Muster: control.Muster{Role: control.Agent, Part: part},
 	})
@@ -137,13 +143,14 @@ func (s *Steering) Status() report.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d := s.status
-	d.Ranks = s.ranksLocked()
+	d.Ranks, d.Accounting = s.ranksLocked(), s.accountingLocked()
 	return d
 }
 
 // tell takes a state of the status file.
 func (s *Steering) tell(d report.Status) {
 	s.mu.Lock()
+	s.bookLocked(&d)
 	s.status = d
 	s.mu.Unlock()
 	s.events.Moved(s.plan.Hostname, d)
@@ -172,7 +179,7 @@ func (s *Steering) started(w *worker) {
 	if p.worker != nil {
 		p.restarts++
 	}
-	p.worker, p.ended = w, false
+	p.worker, p.ended, p.group = w, false, s.books.group
 	if out != "" || err != "" {
 		p.logs = append([]control.LogFiles{{Began: time.Now().UTC(), Stdout: out, Stderr: err}}, p.logs...)
 		p.logs = p.logs[:min(len(p.logs), mostLogs)]
@@ -194,6 +201,9 @@ func (s *Steering) ended(w *worker, stopped bool) {
 	}
 	w.progress.Close()
 	s.done.take(w.progress)
+	if p.group == s.books.group {
+		s.books.past = s.books.past.And(marksOf(w.progress))
+	}
 	p.ended, p.last = true, &report.RankExit{PID: w.proc.PID(), ExitCode: e.Status(), Stopped: stopped, Time: moment(e.Ended)}
 	if e.Signal != 0 {
 		p.last.Signal = proc.SignalName(e.Signal)
@@ -267,7 +277,7 @@ func (s *Steering) ranksLocked() []report.Rank {
 func (s *Steering) lookedUp() report.Status {
 	s.mu.Lock()
 	d := s.status
-	d.Ranks = s.ranksLocked()
+	d.Ranks, d.Accounting = s.ranksLocked(), s.accountingLocked()
 	workers := make([]*worker, 0, len(s.places))
 	var pids []int
 	for _, p := range s.places {
@@ -354,7 +364,7 @@ func (s *Steering) publish(ctx context.Context, b roundBoard) {
 			return
 		case <-time.After(publishEvery):
 		}
-		if !s.awaitNews(ctx, words, progressEvery(b.nodes, bytes)) {
+		if !s.awaitNews(ctx, words, ProgressEvery(b.nodes, bytes)) {
 			return
 		}
 	}

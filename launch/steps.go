@@ -82,9 +82,9 @@ func progressOf(f *progress.File) *report.Progress {
 // progressBytes is how much the nodes of a round tell each other of their workers' progress in a second, all together.
 const progressBytes = 512 << 10
 
-// progressEvery is how often a node looks whether its workers have come further, to tell the others: where many have much
+// ProgressEvery is how often a node looks whether its workers have come further, to tell the others: where many have much
 // to say, more rarely.
-func progressEvery(nodes, bytes int) time.Duration {
+func ProgressEvery(nodes, bytes int) time.Duration {
 	return max(publishEvery, time.Duration(nodes)*time.Duration(bytes)*time.Second/progressBytes)
 }
 

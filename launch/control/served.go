@@ -15,6 +15,7 @@ const (
 	pathStop    = "/api/v1/stop"
 	pathRestart = "/api/v1/restart"
 	pathEvents  = "/api/v1/events"
+	pathMetrics = "/api/v1/metrics"
 )
 
 // Scope is how much of a job is asked for.

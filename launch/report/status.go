@@ -54,6 +54,8 @@ type Status struct {
 	Ranks        []Rank      `json:"ranks,omitempty"`
 	Conditions   []Condition `json:"conditions"`
 	RootCause    *Cause      `json:"rootCause,omitempty"`
+	// Accounting is what time went to, nil where it is not known.
+	Accounting *Accounting `json:"accounting,omitempty"`
 }
 
 // clone returns a status that later changes of d do not reach.
@@ -226,7 +228,7 @@ func (d Status) shortened(limit int) []byte {
 	if ok {
 		return text
 	}
-	d.Ranks, cause.Traceback = nil, ""
+	d.Ranks, d.Accounting, cause.Traceback = nil, nil, ""
 	for text, ok = fits(); !ok && len(cause.LastLines) > 0; text, ok = fits() {
 		cause.LastLines = cause.LastLines[1:]
 	}
