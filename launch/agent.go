@@ -129,6 +129,12 @@ func (a *Agent) Run(ctx context.Context) (res Result, err error) {
 		}
 	}
 	ctx = a.Steering.Until(ctx)
+	if c, counts := a.Handler.(rendezvous.Counter); counts {
+		a.Steering.gathers(func(m *report.Measured) {
+			n := c.Counts()
+			m.StoreOperations, m.LostNodes = n.StoreOperations, n.LostNodes
+		})
+	}
 	var ended func()
 	a.Hurry, ended = either(a.Hurry, a.Steering.now)
 	defer ended()

@@ -20,6 +20,7 @@ type books struct {
 	// checking is when the check began that goes on, zero for none.
 	checking   time.Time
 	rendezvous report.Durations
+	logBytes   int64 // of workers that others have followed
 	checks     report.Durations
 }
 
@@ -145,12 +146,14 @@ func (v served) Measured() report.Measured {
 	s := v.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m := report.Measured{Rendezvous: s.books.rendezvous, Checks: s.books.checks}
+	bytes := s.books.logBytes
+	m := report.Measured{Rendezvous: s.books.rendezvous, Checks: s.books.checks, LogBytes: &bytes}
 	for i := range s.places {
 		w := s.places[i].worker
 		if w == nil {
 			continue
 		}
+		bytes += w.logs.Bytes()
 		if r, told := w.progress.Read(); told {
 			m.Ranks = append(m.Ranks, report.MeasuredRank{
 				Rank: w.Rank, Buckets: r.Buckets[:], StepBounds: progress.Bounds(), StepSeconds: r.Sum,

@@ -178,6 +178,7 @@ func (s *Steering) started(w *worker) {
 	p := &s.places[w.LocalRank]
 	if p.worker != nil {
 		p.restarts++
+		s.books.logBytes += p.worker.logs.Bytes()
 	}
 	p.worker, p.ended, p.group = w, false, s.books.group
 	if out != "" || err != "" {

@@ -15,9 +15,9 @@ type Measurer interface {
 }
 
 // Snapshot is what metrics tell of a job, of one node or of all.
-func Snapshot(ctx context.Context, of Served, scope Scope, version string) (metrics.Snapshot, error) {
+func Snapshot(ctx context.Context, of Served, scope Scope) (metrics.Snapshot, error) {
 	status, err := of.Status(ctx, scope)
-	s := metrics.Snapshot{Status: status, Version: version}
+	s := metrics.Snapshot{Status: status}
 	if m, is := of.(Measurer); is && err == nil {
 		s.Measured = m.Measured()
 	}
@@ -26,7 +26,7 @@ func Snapshot(ctx context.Context, of Served, scope Scope, version string) (metr
 
 // Metrics answers with the metrics of a job: of the node that serves it, or with "?scope=world" with the ranks of all
 // nodes, as far as they are known there.
-func Metrics(of Served, version string) http.Handler {
+func Metrics(of Served) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		scope, err := scopeOf(r, Node)
 		if err != nil {
@@ -34,7 +34,7 @@ func Metrics(of Served, version string) http.Handler {
 			return
 		}
 		metrics.Handler(func(ctx context.Context) (metrics.Snapshot, error) {
-			return Snapshot(ctx, of, scope, version)
+			return Snapshot(ctx, of, scope)
 		}).ServeHTTP(w, r)
 	})
 }

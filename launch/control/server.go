@@ -44,8 +44,6 @@ type Config struct {
 	Muster Muster
 	Served Served
 	Log    zerolog.Logger
-	// Version is that of muster.
-	Version string
 	// Peer returns who is at the other end of a connection; nil asks the kernel.
 	Peer func(conn *net.UnixConn) (Peer, error)
 }
@@ -231,7 +229,7 @@ func scopeOf(r *http.Request, unless Scope) (Scope, error) {
 // handle answers one request.
 func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == pathMetrics && r.Method == http.MethodGet {
-		Metrics(s.cfg.Served, s.cfg.Version).ServeHTTP(w, r)
+		Metrics(s.cfg.Served).ServeHTTP(w, r)
 		return
 	}
 	answer, err := s.answer(w, r)

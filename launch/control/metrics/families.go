@@ -18,7 +18,7 @@ var phases = [...]report.Phase{
 // families are all metrics. docs/metrics.md has them, too.
 var families = [...]family{
 	{"muster_job_info", gauge, "The job: always 1.", func(l *lines, s *Snapshot) {
-		l.add(1, "run_id", s.Status.RunID, "name", s.Status.Name, "version", s.Version)
+		l.add(1, "run_id", s.Status.RunID, "name", s.Status.Name)
 	}},
 	{"muster_job_phase", gauge, "1 for the phase in which the job stands, 0 for the others.", func(l *lines, s *Snapshot) {
 		for _, p := range phases {

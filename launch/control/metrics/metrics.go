@@ -22,8 +22,6 @@ import (
 type Snapshot struct {
 	Status   report.Status
 	Measured report.Measured
-	// Version is that of muster.
-	Version string
 }
 
 // ContentType is that of what Write writes.

@@ -26,7 +26,6 @@ func full() Snapshot {
 	began, median, cpu, resident := time.UnixMilli(1767225600123), 0.25, 12.5, int64(1<<30)
 	operations, written, lost := uint64(77), int64(4096), int64(1)
 	return Snapshot{
-		Version: `v1 "x"`,
 		Status: report.Status{
 			RunID: "a\\b\n\"c\"", Name: "train \xff.py", Phase: report.PhaseRunning, StartTime: &began, Nodes: 2, WorldSize: 4, Generation: 3,
 			Replacements: 1, Counts: report.Counts{Running: 2},
@@ -98,7 +97,7 @@ func TestWrite(t *testing.T) {
 	if len(got) != len(Families()) {
 		t.Errorf("%d of %d", len(got), len(Families()))
 	}
-	if l := labels(got["muster_job_info"].Metric[0]); l != "run_id=a\\b\n\"c\",name=train \uFFFD.py,version=v1 \"x\"" {
+	if l := labels(got["muster_job_info"].Metric[0]); l != "run_id=a\\b\n\"c\",name=train \uFFFD.py" {
 		t.Errorf("%q", l)
 	}
 	values := map[string]float64{}
