@@ -35,8 +35,9 @@ func causeOf(p report.Phase) (accounting.Cause, bool) {
 		return accounting.Pause, true
 	case report.PhaseTerminating:
 		return accounting.Stop, true
+	default:
+		return 0, false
 	}
-	return 0, false
 }
 
 // bookLocked takes in that the job stands in another way.

@@ -56,6 +56,10 @@ type Steering struct {
 	// done is how far workers here have come that have ended.
 	done  doneSteps
 	books books
+	// warned are the sections that took too long, by local rank.
+	warned map[int]time.Time
+	closed chan struct{}
+	look   sync.WaitGroup // who looks until it is closed
 	// gather add to what is measured.
 	gather []func(*report.Measured)
 }
@@ -95,6 +99,7 @@ func OpenSteering(p *plan.Plan, part bool, log zerolog.Logger) (*Steering, error
 	p.RunDir = dir.Path
 	s := &Steering{
 		plan: p, log: log, dir: dir, now: make(chan struct{}), restarts: make(chan chan error), changed: make(chan struct{}, 1),
+		closed: make(chan struct{}),
 		others: map[int]heardStatus{},
 		status: report.Status{
 			Version: 1, RunID: p.RunID, Name: p.Title(), Phase: report.PhasePending, Conditions: []report.Condition{},
@@ -105,6 +110,7 @@ func OpenSteering(p *plan.Plan, part bool, log zerolog.Logger) (*Steering, error
 	s.server, err = control.Serve(control.Config{
 		Dir: dir.Path, Served: served{s}, Log: log, Muster: control.Muster{Role: control.Agent, Part: part},
 	})
+	s.look.Go(s.watchSections)
 	if err != nil {
 		log.Warn().Err(err).Str("path", dir.Path).Msg("the job runs, but muster status, stop and the like cannot reach it")
 	}
@@ -122,6 +128,8 @@ func (s *Steering) Close() error {
 	}
 	s.ends = nil
 	s.mu.Unlock()
+	close(s.closed)
+	s.look.Wait()
 	return errors.Join(s.server.Close(), s.dir.Remove())
 }
 

@@ -120,3 +120,43 @@ func (s *Steering) words() (sum uint64) {
 	}
 	return sum
 }
+
+// sectionsEvery is how often it is looked whether a section takes too long.
+const sectionsEvery = 5 * time.Second
+
+// watchSections warns of sections of workers' programs that take longer than they may, until it is closed.
+func (s *Steering) watchSections() {
+	tick := time.NewTicker(sectionsEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.closed:
+			return
+		case <-tick.C:
+			s.warnOfSections(time.Now())
+		}
+	}
+}
+
+// warnOfSections warns once of each section that takes too long.
+func (s *Steering) warnOfSections(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.places {
+		p := &s.places[i]
+		if p.worker == nil || p.ended {
+			continue
+		}
+		r, told := p.worker.progress.Read()
+		if !told || r.SectionTimeout == 0 || now.Sub(r.SectionBegan) < r.SectionTimeout ||
+			r.SectionBegan.Sub(s.warned[i]).Abs() < time.Second { // clocks are compared anew with each look
+			continue
+		}
+		if s.warned == nil {
+			s.warned = map[int]time.Time{}
+		}
+		s.warned[i] = r.SectionBegan
+		s.log.Warn().Int("rank", p.worker.Rank).Str("section", r.Section).Dur("dur_ms", now.Sub(r.SectionBegan).Round(time.Millisecond)).
+			Dur("timeout_ms", r.SectionTimeout).Msg("a section of the training takes longer than it says")
+	}
+}

@@ -39,8 +39,14 @@ var families = [...]family{
 			state string
 			n     int
 		}{
-			{"pending", c.Pending}, {"creating", c.Creating}, {"running", c.Running}, {"terminating", c.Terminating},
-			{"succeeded", c.Succeeded}, {"failed", c.Failed}, {"stopped", c.Stopped}, {"unknown", c.Unknown},
+			{"pending", c.Pending},
+			{"creating", c.Creating},
+			{"running", c.Running},
+			{"terminating", c.Terminating},
+			{"succeeded", c.Succeeded},
+			{"failed", c.Failed},
+			{"stopped", c.Stopped},
+			{"unknown", c.Unknown},
 		} {
 			l.add(float64(of.n), "state", of.state)
 		}
@@ -60,23 +66,29 @@ var families = [...]family{
 			l.add(a.WallSeconds)
 		}
 	}},
-	{"muster_time_seconds_total", counter, "What that time went to: the causes add up to muster_wall_seconds_total.",
+	{
+		"muster_time_seconds_total", counter, "What that time went to: the causes add up to muster_wall_seconds_total.",
 		func(l *lines, s *Snapshot) {
 			if a := s.Status.Accounting; a != nil {
 				for _, cause := range slices.Sorted(maps.Keys(a.Seconds)) {
 					l.add(a.Seconds[cause], "cause", cause)
 				}
 			}
-		}},
+		},
+	},
 	{"muster_goodput_ratio", gauge, "Share of the time that was training which had not been done before.", func(l *lines, s *Snapshot) {
 		if a := s.Status.Accounting; a != nil {
 			l.add(a.Goodput)
 		}
 	}},
-	{"muster_rendezvous_duration_seconds", summary, "How long this node has waited for the nodes of its rounds.",
-		func(l *lines, s *Snapshot) { l.durations(s.Measured.Rendezvous) }},
-	{"muster_check_duration_seconds", summary, "How long the checks of nodes have taken.",
-		func(l *lines, s *Snapshot) { l.durations(s.Measured.Checks) }},
+	{
+		"muster_rendezvous_duration_seconds", summary, "How long this node has waited for the nodes of its rounds.",
+		func(l *lines, s *Snapshot) { l.durations(s.Measured.Rendezvous) },
+	},
+	{
+		"muster_check_duration_seconds", summary, "How long the checks of nodes have taken.",
+		func(l *lines, s *Snapshot) { l.durations(s.Measured.Checks) },
+	},
 	{"muster_step", gauge, "The last step that the rank has finished, as its program tells.", func(l *lines, s *Snapshot) {
 		l.perRank(s, func(r *report.Rank) (float64, bool) {
 			return number64(r, func(p *report.Progress) int64 { return p.Step })
@@ -88,13 +100,16 @@ var families = [...]family{
 			return v, known && v > 0
 		})
 	}},
-	{"muster_step_duration_seconds", histogram, "How long steps of the rank's program took that runs now, by what it tells.",
+	{
+		"muster_step_duration_seconds", histogram, "How long steps of the rank's program took that runs now, by what it tells.",
 		func(l *lines, s *Snapshot) {
 			for i := range s.Measured.Ranks {
 				l.stepHistogram(s, &s.Measured.Ranks[i])
 			}
-		}},
-	{"muster_progress_timestamp_seconds", gauge, "When the rank's program has told something last, since the epoch.",
+		},
+	},
+	{
+		"muster_progress_timestamp_seconds", gauge, "When the rank's program has told something last, since the epoch.",
 		func(l *lines, s *Snapshot) {
 			l.perRank(s, func(r *report.Rank) (float64, bool) {
 				if r.Progress == nil {
@@ -102,7 +117,8 @@ var families = [...]family{
 				}
 				return moment(r.Progress.Time), true
 			})
-		}},
+		},
+	},
 	{"muster_value", gauge, "A value that the rank's program has told with its last step, such as loss.", func(l *lines, s *Snapshot) {
 		for i := range s.Status.Ranks {
 			r := &s.Status.Ranks[i]
@@ -117,22 +133,29 @@ var families = [...]family{
 			}
 		}
 	}},
-	{"muster_worker_restarts_total", counter, "How often the rank was started again on its node, for whatever reason.",
+	{
+		"muster_worker_restarts_total", counter, "How often the rank was started again on its node, for whatever reason.",
 		func(l *lines, s *Snapshot) {
 			l.perRank(s, func(r *report.Rank) (float64, bool) { return float64(r.Restarts), true })
-		}},
+		},
+	},
 	{"muster_worker_running", gauge, "Whether the rank's process runs.", func(l *lines, s *Snapshot) {
 		l.perRank(s, func(r *report.Rank) (float64, bool) { return truth(r.Phase == report.PhaseRunning), true })
 	}},
-	{"muster_worker_cpu_seconds_total", counter, "Processor time of the rank's process and what has descended from it.",
+	{
+		"muster_worker_cpu_seconds_total", counter, "Processor time of the rank's process and what has descended from it.",
 		func(l *lines, s *Snapshot) {
 			l.perRank(s, func(r *report.Rank) (float64, bool) { return optional(r.CPUSeconds) })
-		}},
-	{"muster_worker_resident_memory_bytes", gauge, "Resident memory of the rank's process and what has descended from it.",
+		},
+	},
+	{
+		"muster_worker_resident_memory_bytes", gauge, "Resident memory of the rank's process and what has descended from it.",
 		func(l *lines, s *Snapshot) {
 			l.perRank(s, func(r *report.Rank) (float64, bool) { return optional(r.ResidentBytes) })
-		}},
-	{"muster_worker_output_timestamp_seconds", gauge, "When the rank has written something last, since the epoch.",
+		},
+	},
+	{
+		"muster_worker_output_timestamp_seconds", gauge, "When the rank has written something last, since the epoch.",
 		func(l *lines, s *Snapshot) {
 			l.perRank(s, func(r *report.Rank) (float64, bool) {
 				if r.LastOutput == nil {
@@ -140,8 +163,10 @@ var families = [...]family{
 				}
 				return moment(*r.LastOutput), true
 			})
-		}},
-	{"muster_checkpoint_stall_duration_seconds", summary, "How long saves have kept the rank's program waiting that runs now.",
+		},
+	},
+	{
+		"muster_checkpoint_stall_duration_seconds", summary, "How long saves have kept the rank's program waiting that runs now.",
 		func(l *lines, s *Snapshot) {
 			for i := range s.Measured.Ranks {
 				if r := &s.Measured.Ranks[i]; r.Stalls > 0 {
@@ -150,11 +175,16 @@ var families = [...]family{
 					l.sample("_count", float64(r.Stalls), labels...)
 				}
 			}
-		}},
-	{"muster_checkpoint_write_duration_seconds", summary, "How long this node has taken to write its parts of checkpoints to disk.",
-		func(l *lines, s *Snapshot) { l.durations(s.Measured.Written) }},
-	{"muster_checkpoint_written_bytes_total", counter, "Bytes of checkpoints that this node has written to disk.",
-		func(l *lines, s *Snapshot) { l.add(float64(s.Measured.WrittenBytes)) }},
+		},
+	},
+	{
+		"muster_checkpoint_write_duration_seconds", summary, "How long this node has taken to write its parts of checkpoints to disk.",
+		func(l *lines, s *Snapshot) { l.durations(s.Measured.Written) },
+	},
+	{
+		"muster_checkpoint_written_bytes_total", counter, "Bytes of checkpoints that this node has written to disk.",
+		func(l *lines, s *Snapshot) { l.add(float64(s.Measured.WrittenBytes)) },
+	},
 	{"muster_store_operations_total", counter, "Requests to the store that this node serves.", func(l *lines, s *Snapshot) {
 		if n := s.Measured.StoreOperations; n != nil {
 			l.add(float64(*n))
@@ -165,12 +195,14 @@ var families = [...]family{
 			l.add(float64(*n))
 		}
 	}},
-	{"muster_lost_nodes_total", counter, "Nodes whose heartbeats stood still, as this node has found as coordinator.",
+	{
+		"muster_lost_nodes_total", counter, "Nodes whose heartbeats stood still, as this node has found as coordinator.",
 		func(l *lines, s *Snapshot) {
 			if n := s.Measured.LostNodes; n != nil {
 				l.add(float64(*n))
 			}
-		}},
+		},
+	},
 }
 
 // stepHistogram tells how long the steps of a rank took.
