@@ -29,9 +29,9 @@ func causeOf(p report.Phase) (accounting.Cause, bool) {
 	switch p {
 	case report.PhaseChecking:
 		return accounting.Check, true
-	case report.PhaseRestarting, phaseResuming:
+	case report.PhaseRestarting, report.PhaseResuming:
 		return accounting.Restart, true
-	case phasePaused:
+	case report.PhasePausing, report.PhasePaused:
 		return accounting.Pause, true
 	case report.PhaseTerminating:
 		return accounting.Stop, true
@@ -135,12 +135,6 @@ func (s *Steering) accountingLocked() *report.Accounting {
 	}
 	return a
 }
-
-// Phases of jobs that somebody has paused.
-const (
-	phasePaused   report.Phase = "Paused"
-	phaseResuming report.Phase = "Resuming"
-)
 
 // Measured implements control.Measurer.
 func (v served) Measured() report.Measured {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -39,6 +40,10 @@ type Steering struct {
 	nowOnce sync.Once
 	// restarts hands a request to the loop that watches the workers: what it answers is nil, or why it does not do it.
 	restarts chan chan error
+	// resumes hands a request for the end of a pause to the loop that waits in it. pausing says that there is a wish for
+	// a pause; it has room for one.
+	resumes chan resumption
+	pausing chan struct{}
 	// changed says that there is something to be published; it has room for one.
 	changed chan struct{}
 
@@ -47,19 +52,26 @@ type Steering struct {
 	mu     sync.Mutex
 	status report.Status
 	places []workerPlace // by local rank
-	// asked is why the whole job is to end, nil where nobody has asked for that; ends end the contexts of who runs it.
-	asked *SignalError
-	ends  []context.CancelCauseFunc
-	board roundBoard
+	// askedEnd is why the whole job is to end, nil where nobody has asked for that; ends end the contexts of who runs it.
+	askedEnd *SignalError
+	// pause is that of the round that was met last; strangers says that agents of torchrun take part in it. wish is a
+	// pause that somebody has asked for, nil for none.
+	pause     rendezvous.Pause
+	rounds    bool // there was one
+	strangers bool
+	wish      *pauseWish
+	ends      []context.CancelCauseFunc
+	board     roundBoard
 	// others is what was heard last of the round's other nodes, by group rank.
 	others map[int]heardStatus
 	// done is how far workers here have come that have ended.
 	done  doneSteps
 	books books
 	// warned are the sections that took too long, by local rank.
-	warned map[int]time.Time
-	closed chan struct{}
-	look   sync.WaitGroup // who looks until it is closed
+	warned  map[int]time.Time
+	closed  chan struct{}
+	closing sync.Once
+	look    sync.WaitGroup // who looks until it is closed
 	// gather add to what is measured.
 	gather []func(*report.Measured)
 }
@@ -98,7 +110,8 @@ func OpenSteering(p *plan.Plan, part bool, log zerolog.Logger) (*Steering, error
 	}
 	p.RunDir = dir.Path
 	s := &Steering{
-		plan: p, log: log, dir: dir, now: make(chan struct{}), restarts: make(chan chan error), changed: make(chan struct{}, 1),
+		plan: p, log: log, dir: dir, now: make(chan struct{}), restarts: make(chan chan error),
+		resumes: make(chan resumption), pausing: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 		closed: make(chan struct{}),
 		others: map[int]heardStatus{},
 		status: report.Status{
@@ -128,7 +141,7 @@ func (s *Steering) Close() error {
 	}
 	s.ends = nil
 	s.mu.Unlock()
-	close(s.closed)
+	s.closing.Do(func() { close(s.closed) })
 	s.look.Wait()
 	return errors.Join(s.server.Close(), s.dir.Remove())
 }
@@ -140,8 +153,8 @@ func (s *Steering) Until(ctx context.Context) context.Context {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ends = append(s.ends, cancel)
-	if s.asked != nil {
-		cancel(s.asked)
+	if s.askedEnd != nil {
+		cancel(s.askedEnd)
 	}
 	return ctx
 }
@@ -236,8 +249,9 @@ func (s *Steering) workerEvent(kind control.EventType, w *worker) control.Event 
 	return e
 }
 
-// askedFor records that somebody has asked for something.
-func (s *Steering) askedFor(kind control.EventType, by control.Peer) {
+// asked records that somebody has asked for something.
+func (s *Steering) asked(kind control.EventType, by control.Peer, told string) {
+	s.log.Warn().Int("uid", by.UID).Int("pid", by.PID).Msg(told)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.event(kind)
@@ -246,6 +260,9 @@ func (s *Steering) askedFor(kind control.EventType, by control.Peer) {
 }
 
 func moment(t time.Time) time.Time { return t.UTC().Round(time.Millisecond) }
+
+// endingPhases are those in which workers that run are being stopped.
+var endingPhases = []report.Phase{report.PhaseTerminating, report.PhaseRestarting, report.PhasePausing}
 
 // ranks are the workers here, without what has to be looked up.
 func (s *Steering) ranks() []report.Rank {
@@ -267,7 +284,7 @@ func (s *Steering) ranksLocked() []report.Rank {
 			StartTime: &started, LastExit: p.last, Phase: report.PhaseRunning, Progress: progressOf(p.worker.progress),
 		}
 		switch {
-		case !p.ended && (s.status.Phase == report.PhaseTerminating || s.status.Phase == report.PhaseRestarting):
+		case !p.ended && slices.Contains(endingPhases, s.status.Phase):
 			r.Phase = report.PhaseTerminating
 		case !p.ended:
 		case p.last.Stopped:
@@ -346,6 +363,7 @@ func (s *Steering) take(ctx context.Context, r rendezvous.Round) (end func()) {
 	var wg sync.WaitGroup
 	wg.Go(func() { s.publish(ctx, b) })
 	wg.Go(func() { s.listen(ctx, b) })
+	wg.Go(func() { s.listenPause(ctx, b) })
 	return func() {
 		s.mu.Lock()
 		s.board.Board = nil
@@ -411,12 +429,12 @@ func (s *Steering) listen(ctx context.Context, b roundBoard) {
 func (s *Steering) stop(text string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.asked != nil {
+	if s.askedEnd != nil {
 		return false
 	}
-	s.asked = &SignalError{Signal: syscall.SIGTERM, Asked: text}
+	s.askedEnd = &SignalError{Signal: syscall.SIGTERM, Asked: text}
 	for _, end := range s.ends {
-		end(s.asked)
+		end(s.askedEnd)
 	}
 	return true
 }

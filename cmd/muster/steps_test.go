@@ -15,6 +15,7 @@ import (
 
 	"muster/internal/testutil"
 	"muster/launch/control"
+	"muster/launch/job"
 	"muster/launch/report"
 )
 
@@ -80,6 +81,16 @@ func TestSeeSteps(t *testing.T) {
 		return len(b.Ranks) == 2 && b.Generation == 1 && (b.Ranks[0].Progress == nil || b.Ranks[0].Progress.StepSeconds == nil || b.Ranks[0].PID != a.Ranks[0].PID)
 	})
 	untilSteps(t, j.runtimeDir, 2, a.Ranks[0].Progress.Step)
+	steering(t, j.runtimeDir, "pause").expect(t, 0)
+	testutil.Eventually(t, time.Minute, "the job has paused for a second", func() bool {
+		b, _ := statusOf(t, j.runtimeDir)
+		return b.Phase == report.PhasePaused && b.Accounting.Seconds["pause"] > 1
+	})
+	steering(t, j.runtimeDir, "resume").expect(t, 0)
+	b := untilSteps(t, j.runtimeDir, 2, a.Ranks[0].Progress.Step).Accounting
+	if b.Seconds["pause"] < 1 || b.Seconds["good"] < 1 || b.Seconds["import"] < 0.1 || b.Restarts[job.ReasonRequested] != 1 {
+		t.Errorf("%+v", b)
+	}
 	steering(t, j.runtimeDir, "stop").expect(t, 0)
 	j.wait().expect(t, 143)
 	j.nothingLeft(j.runtimeDir)

@@ -74,15 +74,29 @@ func (c *Client) Metrics(ctx context.Context, scope Scope) (text []byte, err err
 
 // Stop asks for the end of the job, with now without grace. It returns a sentence about what follows.
 func (c *Client) Stop(ctx context.Context, now bool) (string, error) {
-	var s said
-	err := c.ask(ctx, http.MethodPost, pathStop, map[string]bool{"now": now}, &s)
-	return s.Message, err
+	return c.change(ctx, pathStop, wanted{Now: now})
 }
 
 // Restart asks for a restart of all workers. It returns a sentence about what follows.
 func (c *Client) Restart(ctx context.Context) (string, error) {
+	return c.change(ctx, pathRestart, wanted{})
+}
+
+// Pause asks for a pause. It returns a sentence about what follows.
+func (c *Client) Pause(ctx context.Context) (string, error) {
+	return c.change(ctx, pathPause, wanted{})
+}
+
+// Resume asks for the end of a pause, with words that take the place of the command where there are some. It returns a
+// sentence about what follows.
+func (c *Client) Resume(ctx context.Context, words []string) (string, error) {
+	return c.change(ctx, pathResume, wanted{Command: words})
+}
+
+// change asks for a change.
+func (c *Client) change(ctx context.Context, path string, w wanted) (string, error) {
 	var s said
-	err := c.ask(ctx, http.MethodPost, pathRestart, struct{}{}, &s)
+	err := c.ask(ctx, http.MethodPost, path, w, &s)
 	return s.Message, err
 }
 

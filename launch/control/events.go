@@ -19,6 +19,8 @@ const (
 	WorkerExited     EventType = "WorkerExited"     // it has ended
 	StopRequested    EventType = "StopRequested"    // somebody has asked for the end of the job
 	RestartRequested EventType = "RestartRequested" // somebody has asked for a restart of all workers
+	PauseRequested   EventType = "PauseRequested"   // somebody has asked that the job pause
+	ResumeRequested  EventType = "ResumeRequested"  // somebody has asked for the end of a pause
 )
 
 // Event is something that has happened to a job, as one muster saw it. docs/events.md describes it for its readers: fields

@@ -269,12 +269,13 @@ func wrong(status int, format string, args ...any) error {
 func (s *Server) answer(w http.ResponseWriter, r *http.Request) (any, error) {
 	peer, _ := r.Context().Value(peerKey{}).(Peer)
 	path, method := r.URL.Path, http.MethodGet
-	if path == pathStop || path == pathRestart {
+	change, changes := s.changes()[path]
+	if changes {
 		method = http.MethodPost
 	}
 	number, ofRank := strings.CutPrefix(path, pathRank)
 	switch {
-	case path != pathStatus && path != pathStop && path != pathRestart && path != pathEvents && path != pathMetrics && !ofRank:
+	case path != pathStatus && path != pathEvents && path != pathMetrics && !changes && !ofRank:
 		return nil, wrong(http.StatusNotFound, "there is no %q", path)
 	case r.Method != method:
 		return nil, wrong(http.StatusMethodNotAllowed, "%s is asked by %s", path, method)
@@ -294,22 +295,25 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) (any, error) {
 		}
 		return s.cfg.Served.Rank(r.Context(), int(rank))
 	}
-	var asked struct {
-		Now bool `json:"now"`
-	}
+	var asked wanted
 	body := json.NewDecoder(http.MaxBytesReader(w, r.Body, mostBody))
 	body.DisallowUnknownFields()
 	if err := body.Decode(&asked); err != nil {
 		return nil, wrong(http.StatusBadRequest, "the request cannot be read: %w", err)
 	}
-	var sentence string
-	var err error
-	if path == pathStop {
-		sentence, err = s.cfg.Served.Stop(r.Context(), peer, asked.Now)
-	} else {
-		sentence, err = s.cfg.Served.Restart(r.Context(), peer)
-	}
+	sentence, err := change(r.Context(), peer, asked)
 	return said{sentence}, err
+}
+
+// changes are the requests that change something, by their paths.
+func (s *Server) changes() map[string]func(context.Context, Peer, wanted) (string, error) {
+	j := s.cfg.Served
+	return map[string]func(context.Context, Peer, wanted) (string, error){
+		pathStop:    func(ctx context.Context, by Peer, w wanted) (string, error) { return j.Stop(ctx, by, w.Now) },
+		pathRestart: func(ctx context.Context, by Peer, _ wanted) (string, error) { return j.Restart(ctx, by) },
+		pathPause:   func(ctx context.Context, by Peer, _ wanted) (string, error) { return j.Pause(ctx, by) },
+		pathResume:  func(ctx context.Context, by Peer, w wanted) (string, error) { return j.Resume(ctx, by, w.Command) },
+	}
 }
 
 // eventsWait is how long a client that asks for it waits for an event that has not happened.

@@ -21,6 +21,9 @@ const (
 	PhaseCreating    Phase = "Creating"    // the workers of a round are being started
 	PhaseRunning     Phase = "Running"     // every worker of the round was started
 	PhaseRestarting  Phase = "Restarting"  // the group is being stopped, or pauses, and will start again
+	PhasePausing     Phase = "Pausing"     // the workers are being stopped, and start again when somebody has asked for that
+	PhasePaused      Phase = "Paused"      // they have ended; the nodes keep together
+	PhaseResuming    Phase = "Resuming"    // somebody has asked for it: the nodes meet for the round in which they start
 	PhaseTerminating Phase = "Terminating" // the job is decided, its workers are being stopped
 	PhaseSucceeded   Phase = "Succeeded"
 	PhaseFailed      Phase = "Failed"
@@ -156,6 +159,8 @@ type conditionType string
 const (
 	conditionInitialized    conditionType = "Initialized"    // the workers have been started once
 	conditionRunning        conditionType = "Running"        // they run now
+	conditionPaused         conditionType = "Paused"         // somebody has paused the job
+	conditionSuspended      conditionType = "Suspended"      // the same, as other kinds call it
 	conditionReplicaFailure conditionType = "ReplicaFailure" // a worker of the last round failed
 	conditionCompleted      conditionType = "Completed"      // the job has succeeded
 	conditionFailed         conditionType = "Failed"         // the job has failed
