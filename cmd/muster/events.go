@@ -144,7 +144,8 @@ func eventText(e *control.Event) string {
 		if e.ExitCode != nil {
 			text += fmt.Sprintf(", exit status %d", *e.ExitCode)
 		}
-		if why := strings.Join(slices.DeleteFunc([]string{string(e.Reason), e.Message}, func(s string) bool { return s == "" }), ", "); why != "" {
+		if why := strings.Join(slices.DeleteFunc([]string{string(e.Reason), e.Message}, func(s string) bool { return s == "" }),
+			", "); why != "" {
 			text += ": " + why
 		}
 		return text

@@ -17,6 +17,7 @@ const (
 	pathPause   = "/api/v1/pause"
 	pathResume  = "/api/v1/resume"
 	pathEvents  = "/api/v1/events"
+	pathMetrics = "/api/v1/metrics"
 )
 
 // Scope is how much of a job is asked for.
