@@ -89,12 +89,15 @@ type Agent struct {
 	watchdog *watchdog
 	stdin    *os.File
 	warm     *warm.Warmer // nil: workers start as usual
-	begun    time.Time    // the first start of workers, or of waiting for their template
+	begun    time.Time    // what the deadline counts from: the first start of workers, or of waiting for their template
 	meeting  *meeting     // the round that the agent has, or had last; nil before the first
 	groupMu  sync.Mutex   // held while workers are started, so that whoever looks for one finds all
 	group    *WorkerGroup
 	oomKills int64 // the kernel's count before it
 	suspect  bool  // workers failed here since the last check
+	// pausedAt is when the pause began that lasts, pauseText why; command is the Pause.Command that workers run.
+	pausedAt           time.Time
+	pauseText, command string
 	// debugDirs hold the workers' environments in debug mode.
 	debugDirs []string
 	told      []NodeFault
@@ -129,6 +132,12 @@ func (a *Agent) Run(ctx context.Context) (res Result, err error) {
 		}
 	}
 	ctx = a.Steering.Until(ctx)
+	if c, counts := a.Handler.(rendezvous.Counter); counts {
+		a.Steering.gathers(func(m *report.Measured) {
+			n := c.Counts()
+			m.StoreOperations, m.LostNodes = n.StoreOperations, n.LostNodes
+		})
+	}
 	var ended func()
 	a.Hurry, ended = either(a.Hurry, a.Steering.now)
 	defer ended()
@@ -153,7 +162,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	if a.status, err = report.OpenStatus(report.StatusConfig{
 		Path: job.StatusFile, TerminationLog: a.TerminationLog, RunID: a.Plan.RunID, Name: a.Plan.Title(),
 		Node: a.Plan.Hostname, Workers: a.Plan.Procs, Outputs: []*os.File{a.Stdout, a.Stderr}, Log: a.Log, Now: time.Now,
-		Ranks: a.Steering.ranks, Changed: a.Steering.tell,
+		Ranks: a.Steering.ranks, Accounting: a.Steering.accounting, Changed: a.Steering.tell,
 	}); err != nil {
 		return err
 	}
@@ -191,10 +200,9 @@ func (a *Agent) open(ctx context.Context) (err error) {
 			return fmt.Errorf("cannot give the workers an empty standard input: %w", err)
 		}
 	}
-	if a.warm, err = warm.New(a.Plan, a.tree, a.stdin, a.Log); err != nil {
+	if err := a.openWarm(ctx); err != nil {
 		return err
 	}
-	a.warm.Begin(ctx)
 	if job.Watchdog {
 		if a.watchdog, err = openWatchdog(a.Plan.WatchdogFile(), a.Log, a.signalWorker); err != nil {
 			return err
@@ -211,6 +219,14 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	}
 	a.policy = policy.New(job.Restart, a.Plan.Procs, rand.Float64)
 	return nil
+}
+
+// openWarm begins to make a template of the command.
+func (a *Agent) openWarm(ctx context.Context) (err error) {
+	if a.warm, err = warm.New(a.Plan, a.tree, a.stdin, a.Log); err == nil {
+		a.warm.Begin(ctx)
+	}
+	return err
 }
 
 // hasTerminal reports whether this node has the job's only worker, which is on a terminal that somebody looks at.

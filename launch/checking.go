@@ -105,7 +105,10 @@ func (a *Agent) check(ctx context.Context) (*policy.Decision, error) {
 	defer done()
 	var out CheckOutcome
 	var err error
-	a.untilVerdict(bounded, func(ctx context.Context) { out, err = a.Checker.Check(ctx, in) })
+	a.untilPause(bounded, func(ctx context.Context) { out, err = a.Checker.Check(ctx, in) })
+	if err != nil && a.Steering.wished() != nil {
+		return nil, nil //nolint:nilnil // the round ends, which whoever starts the workers meets
+	}
 	if err == nil { // also where those who leave have said so already
 		a.suspect = false
 		a.unfit = nil
@@ -218,7 +221,7 @@ func (a *Agent) turnedAway(ctx context.Context, d policy.Decision) (*Result, err
 	}
 	if d.StartsAgain() {
 		a.Log.Warn().Str("reason", d.Message()).Msg("meeting the other nodes again")
-		a.status.Restarting(d.Restarts, why(d))
+		a.tellNext(d)
 		return nil, nil //nolint:nilnil // see above
 	}
 	res := a.finish(ctx, report.Outcome{Reason: d.Reason}, d)

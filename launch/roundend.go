@@ -36,6 +36,8 @@ func (a *Agent) endRound(ctx context.Context, g *WorkerGroup, d policy.Decision)
 		}
 	}).Int("restart_count", d.Restarts)
 	switch {
+	case d.Reason == job.ReasonPaused:
+		l.Msg("pausing the job: somebody has asked for it")
 	case d.Reason == job.ReasonRequested:
 		l.Msg("restarting the workers: somebody has asked for it")
 	case d.Verdict == policy.Reassemble:
@@ -46,8 +48,8 @@ func (a *Agent) endRound(ctx context.Context, g *WorkerGroup, d policy.Decision)
 		l.Int("max_restarts", a.Plan.Job.Restart.MaxRestarts).Dur("delay_ms", d.Delay).Msg("restarting the workers")
 	}
 	kernel := a.evidence()
-	a.status.Restarting(d.Restarts, why(d))
-	if d.Delay == 0 {
+	a.tellNext(d)
+	if d.Delay == 0 && d.Reason != job.ReasonPaused {
 		a.warm.LookAhead()
 	}
 	heard, err := a.stopHearing(context.WithoutCancel(ctx), g, a.ladder(syscall.SIGTERM), restartPatience)
@@ -185,12 +187,25 @@ func (a *Agent) pause(ctx context.Context, d policy.Decision, over <-chan time.T
 		case v, ok := <-m.verdicts:
 			heard := a.hear(v, ok)
 			if heard.StartsAgain() {
-				a.status.Restarting(heard.Restarts, why(heard))
+				a.tellNext(heard)
 			}
 			if heard.Verdict != policy.CarryOn {
 				return heard, nil
 			}
 		case <-a.Forward: // there is nobody to receive it
+		case <-a.Steering.pausing:
+			switch p := a.pauseNow(false); {
+			case p.Verdict == policy.CarryOn:
+			case d.Verdict == policy.Restart: // how the round ends is said: the next one pauses
+				a.Steering.pokePause()
+				return d, nil
+			default:
+				p, err := a.settle(ctx, p)
+				if p.StartsAgain() {
+					a.tellNext(p)
+				}
+				return p, err
+			}
 		case <-over:
 			if ctx.Err() != nil { // both were ready
 				return a.settle(ctx, a.policy.Step(stopEvent(ctx, policy.StopRequested)))

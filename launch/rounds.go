@@ -70,7 +70,11 @@ func (a *Agent) rounds(ctx context.Context) (Result, error) {
 		if res, err := a.meet(ctx); res != nil || err != nil {
 			return orEmpty(res), err
 		}
-		if res, err := a.round(ctx); res != nil || err != nil {
+		run := a.round
+		if a.meeting.Pause.On() {
+			run = a.paused
+		}
+		if res, err := run(ctx); res != nil || err != nil {
 			return orEmpty(res), err
 		}
 	}
@@ -86,6 +90,9 @@ func (a *Agent) round(ctx context.Context) (*Result, error) {
 		return a.turnedAway(ctx, *d)
 	}
 	for again := false; ; again = true {
+		if d, err := a.pauseFirst(ctx); err != nil || d.Verdict != policy.CarryOn {
+			return a.withoutWorkers(ctx, d), err
+		}
 		g, err := a.startRound(ctx, again)
 		if err != nil {
 			return nil, err
@@ -131,6 +138,7 @@ func (a *Agent) meet(ctx context.Context) (*Result, error) {
 	}
 	restarts := a.policy.Restarts()
 	began := time.Now()
+	met := a.Steering.meets()
 	waiting, done := a.untilDeadline(ctx)
 	defer done()
 	if a.unfit != nil {
@@ -139,6 +147,7 @@ func (a *Agent) meet(ctx context.Context) (*Result, error) {
 		defer cancel()
 	}
 	round, err := a.Handler.Next(waiting, rendezvous.Member{Role: a.Plan.Job.Role, LocalWorldSize: a.Plan.Procs})
+	met()
 	a.LogTo(a.logs.Message())
 	if err != nil {
 		if a.atDoor != nil && ctx.Err() == nil {
@@ -153,10 +162,13 @@ func (a *Agent) meet(ctx context.Context) (*Result, error) {
 	a.meeting = &meeting{Round: round, began: time.Now(), verdicts: round.Verdict()}
 	a.tellOtherPort(round)
 	a.events.Joined(before, restarts, time.Since(began))
-	if a.begun.IsZero() {
+	if err := a.entered(ctx); err != nil {
+		return nil, err
+	}
+	if a.begun.IsZero() && !round.Pause.On() {
 		a.begun = time.Now()
 	}
-	return nil, nil
+	return nil, nil //nolint:nilnil // the round is there
 }
 
 // tellOtherPort says that the workers' store has another port than was asked for. Where any node may have rank 0, no
@@ -216,7 +228,11 @@ func (a *Agent) startRound(ctx context.Context, again bool) (*WorkerGroup, error
 	if m.rest != nil {
 		started() // the round is over: nobody is to be started any more
 	}
-	a.untilVerdict(starting, func(ctx context.Context) { a.beginCheckpoints(ctx, again) })
+	if a.Steering.wished() == nil {
+		a.untilVerdict(starting, func(ctx context.Context) { a.beginCheckpoints(ctx, again) })
+	} else {
+		started()
+	}
 	a.dropSignals()
 	oomKills, _, _ := proc.OOMKills() // without a count there is no evidence, and the job runs all the same
 	a.groupMu.Lock()
@@ -255,7 +271,7 @@ func (a *Agent) takeTemplate(ctx context.Context) (t *warm.Template) {
 	if a.warm == nil {
 		return nil
 	}
-	a.untilVerdict(ctx, func(ctx context.Context) { t = a.warm.Take(ctx) })
+	a.untilPause(ctx, func(ctx context.Context) { t = a.warm.Take(ctx) })
 	return t
 }
 
@@ -331,6 +347,8 @@ func (a *Agent) watch(ctx context.Context, g *WorkerGroup) (policy.Decision, err
 			d = a.policy.Step(stopEvent(ctx, policy.StopRequested))
 		case asked := <-a.Steering.restarts:
 			d = a.answerRestart(asked, linger != nil)
+		case <-a.Steering.pausing:
+			d = a.pauseNow(linger != nil)
 		case <-deadline:
 			d = a.policy.Step(policy.Event{Kind: policy.DeadlineReached, At: time.Now()})
 		case <-linger:
@@ -423,7 +441,7 @@ func (a *Agent) worldOver(ctx context.Context, sum rendezvous.Tally, borne *repo
 
 // untilDeadline returns a context that also ends with the job's deadline, once that runs.
 func (a *Agent) untilDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
-	if d := a.Plan.Job.Restart.Deadline; d > 0 && !a.begun.IsZero() {
+	if d := a.Plan.Job.Restart.Deadline; d > 0 && !a.begun.IsZero() && a.pausedAt.IsZero() {
 		return context.WithDeadline(ctx, a.begun.Add(d))
 	}
 	return context.WithCancel(ctx)

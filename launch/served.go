@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"muster/internal/errhint"
@@ -47,22 +46,11 @@ func (s *Steering) world(ctx context.Context, own report.Status) report.Status {
 	if b.Board != nil && b.nodes == own.Nodes {
 		ctx, cancel := context.WithTimeout(ctx, worldTime)
 		defer cancel()
-		var wg sync.WaitGroup
-		next := make(chan int)
-		for range min(atOnce, b.nodes) {
-			wg.Go(func() {
-				for i := range next {
-					heard[i] = hear(ctx, b.Board, i)
-				}
-			})
-		}
-		for i := range heard {
+		forEach(b.nodes, func(i int) {
 			if i != b.groupRank {
-				next <- i
+				heard[i] = hear(ctx, b.Board, i)
 			}
-		}
-		close(next)
-		wg.Wait()
+		})
 	} else if note := "the other nodes cannot be asked now"; own.Message == "" {
 		own.Message = note
 	} else {
@@ -170,8 +158,11 @@ func (v served) Stop(ctx context.Context, by control.Peer, now bool) (string, er
 			}
 		}
 	}
-	s.askedFor(control.StopRequested, by)
-	s.log.Warn().Int("uid", by.UID).Int("pid", by.PID).Bool("now", now).Msg("asked to stop the job")
+	told := "asked to stop the job"
+	if now {
+		told += " without grace"
+	}
+	s.asked(control.StopRequested, by, told)
 	if now {
 		s.hurry() // first: what is said of the stop then says so
 	}
@@ -211,19 +202,28 @@ const restartTime = time.Second
 
 // Restart implements control.Served.
 func (v served) Restart(ctx context.Context, by control.Peer) (string, error) {
-	v.s.askedFor(control.RestartRequested, by)
-	v.s.log.Warn().Int("uid", by.UID).Int("pid", by.PID).Msg("asked to restart the workers")
-	if err := v.s.restart(ctx); err != nil {
+	v.s.asked(control.RestartRequested, by, "asked to restart the workers")
+	return v.s.Restart(ctx)
+}
+
+// Pause implements control.Served.
+func (v served) Pause(ctx context.Context, by control.Peer) (string, error) {
+	v.s.asked(control.PauseRequested, by, "asked to pause the job")
+	return v.s.Pause(ctx, by)
+}
+
+// Resume implements control.Served.
+func (v served) Resume(ctx context.Context, by control.Peer, words []string) (string, error) {
+	v.s.asked(control.ResumeRequested, by, "asked to resume the job")
+	return v.s.Resume(ctx, by, words)
+}
+
+// Restart has all workers of the job start again, and says what follows.
+func (s *Steering) Restart(ctx context.Context) (string, error) {
+	if err := s.restart(ctx); err != nil {
 		return "", err
 	}
 	return "all workers are being stopped, and start again", nil
-}
-
-// AskRestart has all workers of the job start again. That they do not run now is said in the log.
-func (s *Steering) AskRestart(ctx context.Context) {
-	if err := s.restart(ctx); err != nil && ctx.Err() == nil {
-		s.log.Warn().Err(err).Msg("the workers are not restarted")
-	}
 }
 
 func (s *Steering) restart(ctx context.Context) error {

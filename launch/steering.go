@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -16,6 +17,7 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/printable"
 	"muster/internal/proc"
+	"muster/launch/accounting"
 	"muster/launch/control"
 	"muster/launch/job"
 	"muster/launch/plan"
@@ -40,6 +42,10 @@ type Steering struct {
 	nowOnce sync.Once
 	// restarts hands a request to the loop that watches the workers: what it answers is nil, or why it does not do it.
 	restarts chan chan error
+	// resumes hands a request for the end of a pause to the loop that waits in it. pausing says that there is a wish for
+	// a pause; it has room for one.
+	resumes chan resumption
+	pausing chan struct{}
 	// changed says that there is something to be published; it has room for one.
 	changed chan struct{}
 
@@ -48,12 +54,28 @@ type Steering struct {
 	mu     sync.Mutex
 	status report.Status
 	places []workerPlace // by local rank
-	// asked is why the whole job is to end, nil where nobody has asked for that; ends end the contexts of who runs it.
-	asked *SignalError
-	ends  []context.CancelCauseFunc
-	board roundBoard
+	// askedEnd is why the whole job is to end, nil where nobody has asked for that; ends end the contexts of who runs it.
+	askedEnd *SignalError
+	// pause is that of the round that was met last; strangers says that agents of torchrun take part in it. wish is a
+	// pause that somebody has asked for, nil for none.
+	pause     rendezvous.Pause
+	rounds    bool // there was one
+	strangers bool
+	wish      *pauseWish
+	ends      []context.CancelCauseFunc
+	board     roundBoard
 	// others is what was heard last of the round's other nodes, by group rank.
 	others map[int]heardStatus
+	// done is how far workers here have come that have ended.
+	done  doneSteps
+	books books
+	// warned are the sections that took too long, by local rank.
+	warned  map[int]time.Time
+	closed  chan struct{}
+	closing sync.Once
+	look    sync.WaitGroup // who looks until it is closed
+	// gather add to what is measured.
+	gather []func(*report.Measured)
 }
 
 // workerPlace is the place of a worker, in which one process follows another.
@@ -62,6 +84,7 @@ type workerPlace struct {
 	restarts int
 	last     *report.RankExit
 	ended    bool // that of worker is told in last
+	group    int  // of the books
 	logs     []control.LogFiles
 }
 
@@ -100,15 +123,19 @@ func OpenSteering(ctx context.Context, p *plan.Plan, part bool, token []byte, lo
 	}
 	p.RunDir = dir.Path
 	s := &Steering{
-		plan: p, log: log, dir: dir, view: view, now: make(chan struct{}), restarts: make(chan chan error), changed: make(chan struct{}, 1),
+		plan: p, log: log, dir: dir, view: view, now: make(chan struct{}), restarts: make(chan chan error),
+		resumes: make(chan resumption), pausing: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		closed: make(chan struct{}),
 		others: map[int]heardStatus{},
 		status: report.Status{
 			Version: 1, RunID: p.RunID, Name: p.Title(), Phase: report.PhasePending, Conditions: []report.Condition{},
 			Tasks: []report.Task{},
 		},
 	}
+	s.books.ledger.Enter(accounting.Start, time.Now())
 	muster := control.Muster{Role: control.Agent, Part: part, PID: os.Getpid(), RunDir: dir.Path}
 	s.server, err = control.Serve(control.Config{Dir: dir.Path, Served: served{s}, Log: log, Muster: muster})
+	s.look.Go(s.watchSections)
 	if err != nil {
 		log.Warn().Err(err).Str("path", dir.Path).Msg("the job runs, but muster status, stop and the like cannot reach it")
 	}
@@ -127,6 +154,8 @@ func (s *Steering) Close() error {
 	}
 	s.ends = nil
 	s.mu.Unlock()
+	s.closing.Do(func() { close(s.closed) })
+	s.look.Wait()
 	s.view.Close()
 	return errors.Join(s.server.Close(), s.dir.Remove())
 }
@@ -138,8 +167,8 @@ func (s *Steering) Until(ctx context.Context) context.Context {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ends = append(s.ends, cancel)
-	if s.asked != nil {
-		cancel(s.asked)
+	if s.askedEnd != nil {
+		cancel(s.askedEnd)
 	}
 	return ctx
 }
@@ -149,13 +178,14 @@ func (s *Steering) Status() report.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d := s.status
-	d.Ranks = s.ranksLocked()
+	d.Ranks, d.Accounting = s.ranksLocked(), s.accountingLocked()
 	return d
 }
 
 // tell takes a state of the status file.
 func (s *Steering) tell(d report.Status) {
 	s.mu.Lock()
+	s.bookLocked(&d)
 	s.status = d
 	s.mu.Unlock()
 	s.events.Moved(s.plan.Hostname, d)
@@ -183,8 +213,9 @@ func (s *Steering) started(w *worker) {
 	p := &s.places[w.LocalRank]
 	if p.worker != nil {
 		p.restarts++
+		s.books.logBytes += p.worker.logs.Bytes()
 	}
-	p.worker, p.ended = w, false
+	p.worker, p.ended, p.group = w, false, s.books.group
 	if out != "" || err != "" {
 		p.logs = append([]control.LogFiles{{Began: time.Now().UTC(), Stdout: out, Stderr: err}}, p.logs...)
 		p.logs = p.logs[:min(len(p.logs), mostLogs)]
@@ -203,6 +234,11 @@ func (s *Steering) ended(w *worker, stopped bool) {
 	p := &s.places[w.LocalRank]
 	if p.worker != w {
 		return
+	}
+	w.progress.Close()
+	s.done.take(w.progress)
+	if p.group == s.books.group {
+		s.books.past = s.books.past.And(marksOf(w.progress))
 	}
 	p.ended, p.last = true, &report.RankExit{PID: w.proc.PID(), ExitCode: e.Status(), Stopped: stopped, Time: moment(e.Ended)}
 	if e.Signal != 0 {
@@ -227,8 +263,9 @@ func (s *Steering) workerEvent(kind control.EventType, w *worker) control.Event 
 	return e
 }
 
-// askedFor records that somebody has asked for something.
-func (s *Steering) askedFor(kind control.EventType, by control.Peer) {
+// asked records that somebody has asked for something.
+func (s *Steering) asked(kind control.EventType, by control.Peer, told string) {
+	s.log.Warn().Int("uid", by.UID).Int("pid", by.PID).Msg(told)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.event(kind)
@@ -237,6 +274,9 @@ func (s *Steering) askedFor(kind control.EventType, by control.Peer) {
 }
 
 func moment(t time.Time) time.Time { return t.UTC().Round(time.Millisecond) }
+
+// endingPhases are those in which workers that run are being stopped.
+var endingPhases = []report.Phase{report.PhaseTerminating, report.PhaseRestarting, report.PhasePausing}
 
 // ranks are the workers here, without what has to be looked up.
 func (s *Steering) ranks() []report.Rank {
@@ -255,10 +295,10 @@ func (s *Steering) ranksLocked() []report.Rank {
 		started := moment(p.worker.proc.Began())
 		r := report.Rank{
 			Node: s.plan.Hostname, Rank: p.worker.Rank, LocalRank: p.worker.LocalRank, PID: p.worker.proc.PID(), Restarts: p.restarts,
-			StartTime: &started, LastExit: p.last, Phase: report.PhaseRunning,
+			StartTime: &started, LastExit: p.last, Phase: report.PhaseRunning, Progress: progressOf(p.worker.progress),
 		}
 		switch {
-		case !p.ended && (s.status.Phase == report.PhaseTerminating || s.status.Phase == report.PhaseRestarting):
+		case !p.ended && slices.Contains(endingPhases, s.status.Phase):
 			r.Phase = report.PhaseTerminating
 		case !p.ended:
 		case p.last.Stopped:
@@ -277,7 +317,7 @@ func (s *Steering) ranksLocked() []report.Rank {
 func (s *Steering) lookedUp() report.Status {
 	s.mu.Lock()
 	d := s.status
-	d.Ranks = s.ranksLocked()
+	d.Ranks, d.Accounting = s.ranksLocked(), s.accountingLocked()
 	workers := make([]*worker, 0, len(s.places))
 	var pids []int
 	for _, p := range s.places {
@@ -337,6 +377,7 @@ func (s *Steering) take(ctx context.Context, r rendezvous.Round) (end func()) {
 	var wg sync.WaitGroup
 	wg.Go(func() { s.publish(ctx, b) })
 	wg.Go(func() { s.listen(ctx, b) })
+	wg.Go(func() { s.listenPause(ctx, b) })
 	return func() {
 		s.mu.Lock()
 		s.board.Board = nil
@@ -348,10 +389,13 @@ func (s *Steering) take(ctx context.Context, r rendezvous.Round) (end func()) {
 
 // publish tells the other nodes of each change, but no more often than once in publishEvery.
 func (s *Steering) publish(ctx context.Context, b roundBoard) {
+	bytes := 0 // of what was said
 	for {
+		words := s.words() // before: what is told meanwhile is said the next time
 		d := s.Status()
 		d.Conditions, d.RootCause = nil, nil // the same on all nodes
 		if text, err := json.Marshal(heardStatus{d, moment(time.Now())}); err == nil {
+			bytes = len(text)
 			if err := note(ctx, b.Board, statusKey+strconv.Itoa(b.groupRank), text); err != nil && ctx.Err() == nil {
 				s.log.Debug().Err(err).Msg("the other nodes do not hear how this one stands")
 			}
@@ -361,10 +405,8 @@ func (s *Steering) publish(ctx context.Context, b roundBoard) {
 			return
 		case <-time.After(publishEvery):
 		}
-		select {
-		case <-ctx.Done():
+		if !s.awaitNews(ctx, words, ProgressEvery(b.nodes, bytes)) {
 			return
-		case <-s.changed:
 		}
 	}
 }
@@ -401,12 +443,12 @@ func (s *Steering) listen(ctx context.Context, b roundBoard) {
 func (s *Steering) stop(text string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.asked != nil {
+	if s.askedEnd != nil {
 		return false
 	}
-	s.asked = &SignalError{Signal: syscall.SIGTERM, Asked: text}
+	s.askedEnd = &SignalError{Signal: syscall.SIGTERM, Asked: text}
 	for _, end := range s.ends {
-		end(s.asked)
+		end(s.askedEnd)
 	}
 	return true
 }

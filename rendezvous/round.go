@@ -8,6 +8,7 @@ package rendezvous
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 )
 
@@ -29,6 +30,8 @@ type Round struct {
 	// Restarts is how many restarts because of failures the job has had before this round, Replacements how many nodes
 	// it has lost: the same numbers on every node.
 	Restarts, Replacements int
+	// Pause says whether the workers of this round are to be started, and what they run.
+	Pause Pause
 	// LossNotice is how long it takes at most until the handler says that a node was lost; 0 where there is no other.
 	LossNotice time.Duration
 	// Exchange is what the agents of this round tell each other.
@@ -116,15 +119,51 @@ type Server interface {
 	Close() error
 }
 
+// Counts are numbers of a Handler.
+type Counts struct {
+	// StoreOperations is how many requests the stores on this node have carried out, of workers and agents; nil: it has
+	// none.
+	StoreOperations *uint64
+	// LostNodes is how many nodes this one, as coordinator, has taken for lost; nil: nobody can be lost.
+	LostNodes *int64
+}
+
+// Counter is a Handler that counts. Counts may be called at any time, also after Close.
+type Counter interface {
+	Handler
+	Counts() Counts
+}
+
+// CountStores adds up what servers have carried out that can tell it. Of one that is there twice it is counted once.
+func CountStores(servers ...any) *uint64 {
+	var sum *uint64
+	for i, s := range servers {
+		c, counts := s.(interface{ Operations() uint64 })
+		if !counts || slices.Contains(servers[:i], s) {
+			continue
+		}
+		n := c.Operations()
+		if sum != nil {
+			n += *sum
+		}
+		sum = &n
+	}
+	return sum
+}
+
 // Solo is the Handler of an agent that is alone: every round is complete at once.
 type Solo struct {
 	host   string
 	server Server
 	next   int
+	pause  Pause
 }
 
 // NewSolo returns a handler whose workers meet at host and server's port. It owns server from now on.
 func NewSolo(host string, server Server) *Solo { return &Solo{host: host, server: server} }
+
+// Counts implements Counter.
+func (s *Solo) Counts() Counts { return Counts{StoreOperations: CountStores(s.server)} }
 
 // Next returns the next round. From the second on it empties the server first: keys that workers of an earlier round
 // left would send the new ones to addresses where nobody listens any more.
@@ -136,7 +175,8 @@ func (s *Solo) Next(_ context.Context, m Member) (Round, error) {
 		Number: s.next, GroupWorldSize: 1,
 		WorldSize: m.LocalWorldSize, RoleWorldSize: m.LocalWorldSize,
 		MasterAddr: s.host, MasterPort: s.server.Port(), AgentStore: true,
-		Exchange: alone{make(chan Tally, 1)},
+		Pause:    s.pause,
+		Exchange: alone{s, make(chan Tally, 1)},
 	}
 	s.next++
 	return r, nil
@@ -149,10 +189,18 @@ func (s *Solo) Lease() <-chan time.Time { return nil }
 func (s *Solo) Close() error { return s.server.Close() }
 
 // alone is the Exchange of an agent that is alone: nobody else ends its rounds, or reads what it reports.
-type alone struct{ sum chan Tally }
+type alone struct {
+	solo *Solo
+	sum  chan Tally
+}
+
+// Propose implements Exchange. What is proposed counts.
+func (a alone) Propose(_ context.Context, v Verdict) (Verdict, error) {
+	a.solo.pause.Learn(v.Pause)
+	return v, nil
+}
 
 func (alone) Verdict() <-chan Verdict                               { return nil }
-func (alone) Propose(_ context.Context, v Verdict) (Verdict, error) { return v, nil }
 func (a alone) Tally(_ context.Context, t Tally) error              { a.sum <- t; return nil }
 func (a alone) Tallied() <-chan Tally                               { return a.sum }
 func (alone) Report(context.Context, []byte) error                  { return nil }

@@ -173,7 +173,8 @@ func eventText(e *control.Event) string {
 		if e.ExitCode != nil {
 			text += fmt.Sprintf(", exit status %d", *e.ExitCode)
 		}
-		if why := strings.Join(slices.DeleteFunc([]string{string(e.Reason), e.Message}, func(s string) bool { return s == "" }), ", "); why != "" {
+		if why := strings.Join(slices.DeleteFunc([]string{string(e.Reason), e.Message}, func(s string) bool { return s == "" }),
+			", "); why != "" {
 			text += ": " + why
 		}
 		return text
@@ -194,8 +195,8 @@ func eventText(e *control.Event) string {
 			text += ", because muster has stopped it"
 		}
 		return text
-	case control.StopRequested, control.RestartRequested:
-		what := map[control.EventType]string{control.StopRequested: "stop", control.RestartRequested: "restart"}[e.Type]
+	case control.StopRequested, control.RestartRequested, control.PauseRequested, control.ResumeRequested:
+		what := strings.ToLower(strings.TrimSuffix(string(e.Type), "Requested"))
 		switch {
 		case e.By == nil:
 			return what + " was asked for"

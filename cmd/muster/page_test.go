@@ -25,7 +25,8 @@ func TestPageOfAJob(t *testing.T) {
 	if err := os.WriteFile(token, []byte("0123456789abcdef0123\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	j := start(t, nil, "run", "-n", "2", "--run-id", "paged", "--http", "0", "--token-file", token, "--events", events, "--tee", "3", "--", "sh", "-c",
+	j := start(t, nil, "run", "-n", "2", "--run-id", "paged", "--http", "0", "--token-file", token, "--events", events, "--tee", "3",
+		"--", "sh", "-c",
 		untilStopped)
 	untilRanks(t, j.runtimeDir, 2)
 	var url string
@@ -61,7 +62,8 @@ func TestPageOfAJob(t *testing.T) {
 	if status, text := get(http.MethodPost, "api/v1/stop", ""); status != 403 {
 		t.Errorf("stopped without a token: %d %s", status, text)
 	}
-	if status, text := get(http.MethodPost, "api/v1/stop", "0123456789abcdef0123"); status != 200 || !strings.Contains(text, "is being stopped") {
+	if status, text := get(http.MethodPost, "api/v1/stop", "0123456789abcdef0123"); status != 200 ||
+		!strings.Contains(text, "is being stopped") {
 		t.Errorf("%d %s", status, text)
 	}
 	j.wait().expect(t, 143)
@@ -77,7 +79,8 @@ func TestPageOfAJob(t *testing.T) {
 		}
 		types[e.Type]++
 	}
-	if types[control.WorkerStarted] != 2 || types[control.WorkerExited] != 2 || types[control.StopRequested] != 1 || types[control.PhaseChanged] < 4 {
+	if types[control.WorkerStarted] != 2 || types[control.WorkerExited] != 2 || types[control.StopRequested] != 1 ||
+		types[control.PhaseChanged] < 4 {
 		t.Errorf("%v:\n%s", types, text)
 	}
 	steering(t, j.runtimeDir, "events", "paged").expect(t, 0, "rank 1, process", "on the page, from 127.0.0.1", "exit status 143")

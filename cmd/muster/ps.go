@@ -101,7 +101,8 @@ func pastEntries(runs []history.Run) (list []psEntry) {
 		d := &r.Status
 		list = append(list, psEntry{
 			RunID: d.RunID, RunDir: r.Muster.RunDir, State: pastState(r), Role: r.Muster.Role, Name: d.Name, Phase: string(d.Phase),
-			Nodes: d.Nodes, WorldSize: d.WorldSize, RestartCount: d.RestartCount, StartTime: d.StartTime, ExitStatus: d.ExitStatus, EndTime: r.Ended,
+			Nodes: d.Nodes, WorldSize: d.WorldSize, RestartCount: d.RestartCount, StartTime: d.StartTime, ExitStatus: d.ExitStatus,
+			EndTime: r.Ended,
 		})
 	}
 	return list

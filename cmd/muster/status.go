@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -194,7 +195,14 @@ func writeStatusText(w io.Writer, d *control.Answer, wide bool, now time.Time) e
 		return nil
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	steps := slices.ContainsFunc(d.Ranks, func(r report.Rank) bool { return r.Progress != nil })
 	say(t, "RANK\tNODE\tPID\tPHASE\tRESTARTS\tCPU\tMEM\tUPTIME")
+	if steps {
+		say(t, "\tSTEP\tSTEP TIME")
+		if wide {
+			say(t, "\tTOLD\tVALUES")
+		}
+	}
 	if wide {
 		say(t, "\tLOCAL\tOUTPUT\tLAST EXIT")
 	}
@@ -209,12 +217,70 @@ func writeStatusText(w io.Writer, d *control.Answer, wide bool, now time.Time) e
 		say(t, "%d\t%s\t%s\t%s\t%d\t%s\t%s\t%s", r.Rank, printable.Output(r.Node), cell(r.PID),
 			printable.Output(string(r.Phase)), r.Restarts,
 			cpuText(r.CPUSeconds), bytesText(r.ResidentBytes), up)
+		if steps {
+			say(t, "\t%s\t%s", stepText(r.Progress), stepTimeText(r.Progress))
+			if wide {
+				say(t, "\t%s\t%s", toldText(r.Progress, now), valuesText(r.Progress))
+			}
+		}
 		if wide {
 			say(t, "\t%d\t%s\t%s", r.LocalRank, ago(r.LastOutput, now), exitText(r.LastExit, now))
 		}
 		say(t, "\n")
 	}
 	return t.Flush()
+}
+
+// stepText is how far a worker has come.
+func stepText(p *report.Progress) string {
+	if p == nil {
+		return "-"
+	}
+	text := strconv.FormatInt(p.Step, 10)
+	if p.Total > 0 {
+		text += "/" + strconv.FormatInt(p.Total, 10)
+	}
+	if p.Section != "" {
+		text += " (" + printable.Output(p.Section) + ")"
+	}
+	return text
+}
+
+// stepTimeText is how long a step takes.
+func stepTimeText(p *report.Progress) string {
+	if p == nil || p.StepSeconds == nil {
+		return "-"
+	}
+	switch s := *p.StepSeconds; {
+	case s < 0.1:
+		return fmt.Sprintf("%.1fms", 1000*s)
+	case s < 60:
+		return fmt.Sprintf("%.2fs", s)
+	default:
+		return shortTime(time.Duration(s * float64(time.Second)))
+	}
+}
+
+func toldText(p *report.Progress, now time.Time) string {
+	if p == nil {
+		return "-"
+	}
+	return ago(&p.Time, now)
+}
+
+// valuesText are the values of the last step, by name.
+func valuesText(p *report.Progress) string {
+	if p == nil || len(p.Values)+len(p.NotFinite) == 0 {
+		return "-"
+	}
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(p.Values)) {
+		list = append(list, printable.Output(name)+"="+strconv.FormatFloat(p.Values[name], 'g', 6, 64))
+	}
+	for _, name := range p.NotFinite {
+		list = append(list, printable.Output(name)+"=nan")
+	}
+	return strings.Join(list, " ")
 }
 
 // ago is when something was.

@@ -19,7 +19,6 @@ import (
 	"testing"
 	"time"
 
-	ogorek "github.com/kisielk/og-rek"
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
@@ -27,6 +26,7 @@ import (
 	"muster/horovod/discovery"
 	"muster/horovod/elastic"
 	"muster/horovod/kv"
+	"muster/internal/pickle"
 	"muster/internal/testutil"
 )
 
@@ -360,18 +360,16 @@ func (w *world) listens(key string, deaf int) *listener {
 // register says for a slot's worker where it listens.
 func (w *world) register(key string, secret []byte, port int, hosts ...string) {
 	w.t.Helper()
-	var addresses []any
+	text := func(s string) []byte { return append([]byte{pickle.OpShortBinUnicode, byte(len(s))}, s...) }
+	// ({"lo": [(host, port), …]}, secret), as pickle.dumps writes it.
+	p := append([]byte{pickle.OpProto, 4, pickle.OpEmptyDict, pickle.OpMark}, text("lo")...)
+	p = append(p, pickle.OpEmptyList, pickle.OpMark)
 	for _, host := range hosts {
-		addresses = append(addresses, ogorek.Tuple{host, int64(port)})
+		p = append(append(p, text(host)...), pickle.OpBinInt2, byte(port), byte(port>>8), pickle.OpTuple2)
 	}
-	var pickle bytes.Buffer
-	err := ogorek.NewEncoderWithConfig(&pickle, &ogorek.EncoderConfig{Protocol: 4, StrictUnicode: true}).Encode(ogorek.Tuple{
-		map[any]any{"lo": addresses}, ogorek.Bytes(secret),
-	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	if _, err := w.do(w.t.Context(), "PUT", "/worker_addresses/"+key, base64.StdEncoding.EncodeToString(pickle.Bytes())); err != nil {
+	p = append(p, pickle.OpAppends, pickle.OpSetItems, pickle.OpShortBinBytes, byte(len(secret)))
+	p = append(append(p, secret...), pickle.OpTuple2, pickle.OpStop)
+	if _, err := w.do(w.t.Context(), "PUT", "/worker_addresses/"+key, base64.StdEncoding.EncodeToString(p)); err != nil {
 		w.t.Fatal(err)
 	}
 }

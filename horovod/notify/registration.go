@@ -8,7 +8,6 @@
 package notify
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/base64"
 	"errors"
@@ -16,7 +15,7 @@ import (
 	"net/netip"
 	"slices"
 
-	ogorek "github.com/kisielk/og-rek"
+	"muster/internal/pickle"
 )
 
 // Limits of a registration.
@@ -50,23 +49,21 @@ func parseRegistration(body []byte) (Registration, error) {
 	if len(body) > maxRegistration {
 		return reg, fmt.Errorf("%d bytes are more than %d", len(body), maxRegistration)
 	}
-	pickle := make([]byte, base64.StdEncoding.DecodedLen(len(body)))
-	n, err := base64.StdEncoding.Decode(pickle, body)
+	data := make([]byte, base64.StdEncoding.DecodedLen(len(body)))
+	n, err := base64.StdEncoding.Decode(data, body)
 	if err != nil {
 		return reg, err
 	}
-	decoder := ogorek.NewDecoderWithConfig(bytes.NewReader(pickle[:n]), &ogorek.DecoderConfig{StrictUnicode: true})
-	decoded, err := decoder.Decode()
+	decoded, err := pickle.Read(data[:n])
 	if err != nil {
-		return reg, fmt.Errorf("its pickle: %w", err)
+		return reg, err
 	}
-	// Only the shapes named here are taken: an object that a pickle would have Python make is none of them.
-	pair, ok := decoded.(ogorek.Tuple)
+	pair, ok := decoded.(pickle.Tuple)
 	if !ok || len(pair) != 2 {
 		return reg, errShape
 	}
-	table, isTable := pair[0].(map[any]any)
-	key, isKey := pair[1].(ogorek.Bytes)
+	table, isTable := pair[0].(*pickle.Dict)
+	key, isKey := pair[1].([]byte)
 	if !isTable || !isKey {
 		return reg, errShape
 	}
@@ -74,12 +71,12 @@ func parseRegistration(body []byte) (Registration, error) {
 		return reg, fmt.Errorf("a key of %d bytes, not %d", len(key), keySize)
 	}
 	copy(reg.key[:], key)
-	for name, list := range table {
-		addresses, isList := list.([]any)
-		if _, named := name.(string); !named || !isList {
+	for _, p := range table.Pairs {
+		addresses, isList := p.Value.(*pickle.List)
+		if _, named := p.Key.(string); !named || !isList {
 			return reg, errShape
 		}
-		for _, item := range addresses {
+		for _, item := range addresses.Items {
 			address, err := parseAddress(item)
 			if err != nil {
 				return reg, err
@@ -108,7 +105,7 @@ func b2i(b bool) int {
 }
 
 func parseAddress(item any) (netip.AddrPort, error) {
-	pair, ok := item.(ogorek.Tuple)
+	pair, ok := item.(pickle.Tuple)
 	if !ok || len(pair) != 2 {
 		return netip.AddrPort{}, errShape
 	}

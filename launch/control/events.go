@@ -21,6 +21,8 @@ const (
 	WorkerExited     EventType = "WorkerExited"     // it has ended
 	StopRequested    EventType = "StopRequested"    // somebody has asked for the end of the job
 	RestartRequested EventType = "RestartRequested" // somebody has asked for a restart of all workers
+	PauseRequested   EventType = "PauseRequested"   // somebody has asked that the job pause
+	ResumeRequested  EventType = "ResumeRequested"  // somebody has asked for the end of a pause
 	// CheckPassed and CheckFailed are how the check of a round's nodes has ended for the node.
 	CheckPassed EventType = "CheckPassed"
 	CheckFailed EventType = "CheckFailed"

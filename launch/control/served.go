@@ -15,7 +15,10 @@ const (
 	pathRank    = "/api/v1/rank/"
 	pathStop    = "/api/v1/stop"
 	pathRestart = "/api/v1/restart"
+	pathPause   = "/api/v1/pause"
+	pathResume  = "/api/v1/resume"
 	pathEvents  = "/api/v1/events"
+	pathMetrics = "/api/v1/metrics"
 )
 
 // Scope is how much of a job is asked for.
@@ -39,6 +42,10 @@ type Served interface {
 	// says what follows, in a sentence.
 	Stop(ctx context.Context, by Peer, now bool) (string, error)
 	Restart(ctx context.Context, by Peer) (string, error)
+	// Pause has all workers of the job end, and the nodes wait for Resume, which has them start again: by another
+	// command where there are words.
+	Pause(ctx context.Context, by Peer) (string, error)
+	Resume(ctx context.Context, by Peer, words []string) (string, error)
 	// Events are what has happened here.
 	Events() *Events
 }
@@ -110,6 +117,12 @@ func (p Peer) String() string {
 		return name + " on the page, from " + p.Address
 	}
 	return name
+}
+
+// wanted is the body of a request that changes something: each reads what is its own.
+type wanted struct {
+	Now     bool     `json:"now,omitempty"`
+	Command []string `json:"command,omitempty"`
 }
 
 // said is the answer to a request that changes something; failure one that could not be answered.

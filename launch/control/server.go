@@ -226,8 +226,21 @@ func peerOf(c *net.UnixConn) (Peer, error) {
 	return Peer{UID: int(cred.Uid), PID: int(cred.Pid)}, nil
 }
 
+// scopeOf is how much of a job a request asks for.
+func scopeOf(r *http.Request, unless Scope) (Scope, error) {
+	scope := cmp.Or(Scope(r.URL.Query().Get("scope")), unless)
+	if scope != World && scope != Node {
+		return "", wrong(http.StatusBadRequest, "the scope %q is neither %s nor %s", scope, World, Node)
+	}
+	return scope, nil
+}
+
 // handle answers one request.
 func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == pathMetrics && r.Method == http.MethodGet {
+		Metrics(s.cfg.Served).ServeHTTP(w, r)
+		return
+	}
 	answer, err := s.answer(w, r)
 	status := http.StatusOK
 	if err != nil {
@@ -265,22 +278,20 @@ func wrong(status int, format string, args ...any) error {
 func (s *Server) answer(w http.ResponseWriter, r *http.Request) (any, error) {
 	peer, _ := r.Context().Value(peerKey{}).(Peer)
 	path, method := r.URL.Path, http.MethodGet
-	if path == pathStop || path == pathRestart {
+	change, changes := s.changes()[path]
+	if changes {
 		method = http.MethodPost
 	}
 	number, ofRank := strings.CutPrefix(path, pathRank)
 	switch {
-	case path != pathStatus && path != pathStop && path != pathRestart && path != pathEvents && !ofRank:
+	case path != pathStatus && path != pathEvents && path != pathMetrics && !changes && !ofRank:
 		return nil, wrong(http.StatusNotFound, "there is no %q", path)
 	case r.Method != method:
 		return nil, wrong(http.StatusMethodNotAllowed, "%s is asked by %s", path, method)
 	case path == pathStatus:
-		scope := Scope(r.URL.Query().Get("scope"))
-		if scope == "" {
-			scope = World
-		}
-		if scope != World && scope != Node {
-			return nil, wrong(http.StatusBadRequest, "the scope %q is neither %s nor %s", scope, World, Node)
+		scope, err := scopeOf(r, World)
+		if err != nil {
+			return nil, err
 		}
 		status, err := s.cfg.Served.Status(r.Context(), scope)
 		return Answer{status, s.cfg.Muster}, err
@@ -293,22 +304,25 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) (any, error) {
 		}
 		return s.cfg.Served.Rank(r.Context(), int(rank))
 	}
-	var asked struct {
-		Now bool `json:"now"`
-	}
+	var asked wanted
 	body := json.NewDecoder(http.MaxBytesReader(w, r.Body, mostBody))
 	body.DisallowUnknownFields()
 	if err := body.Decode(&asked); err != nil {
 		return nil, wrong(http.StatusBadRequest, "the request cannot be read: %w", err)
 	}
-	var sentence string
-	var err error
-	if path == pathStop {
-		sentence, err = s.cfg.Served.Stop(r.Context(), peer, asked.Now)
-	} else {
-		sentence, err = s.cfg.Served.Restart(r.Context(), peer)
-	}
+	sentence, err := change(r.Context(), peer, asked)
 	return said{sentence}, err
+}
+
+// changes are the requests that change something, by their paths.
+func (s *Server) changes() map[string]func(context.Context, Peer, wanted) (string, error) {
+	j := s.cfg.Served
+	return map[string]func(context.Context, Peer, wanted) (string, error){
+		pathStop:    func(ctx context.Context, by Peer, w wanted) (string, error) { return j.Stop(ctx, by, w.Now) },
+		pathRestart: func(ctx context.Context, by Peer, _ wanted) (string, error) { return j.Restart(ctx, by) },
+		pathPause:   func(ctx context.Context, by Peer, _ wanted) (string, error) { return j.Pause(ctx, by) },
+		pathResume:  func(ctx context.Context, by Peer, w wanted) (string, error) { return j.Resume(ctx, by, w.Command) },
+	}
 }
 
 // eventsWait is how long a client that asks for it waits for an event that has not happened.

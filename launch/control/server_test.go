@@ -63,6 +63,12 @@ func (j *fakeJob) Restart(context.Context, Peer) (string, error) {
 	return "", errhint.Code(errors.New("it does not run"), errhint.TryAgain)
 }
 
+func (j *fakeJob) Pause(context.Context, Peer) (string, error) { return "it pauses", nil }
+
+func (j *fakeJob) Resume(_ context.Context, _ Peer, words []string) (string, error) {
+	return fmt.Sprintf("it runs %q", words), nil
+}
+
 func (j *fakeJob) Events() *Events { return &j.events }
 
 // serve serves a job in a run directory of its own, as cfg says.
@@ -112,6 +118,12 @@ func TestAnswers(t *testing.T) {
 	}
 	if _, err := c.Restart(t.Context()); errhint.CodeOf(err) != errhint.TryAgain || err.Error() != "it does not run" {
 		t.Errorf("%v", err)
+	}
+	if s, err := c.Pause(t.Context()); err != nil || s != "it pauses" {
+		t.Errorf("%q, %v", s, err)
+	}
+	if s, err := c.Resume(t.Context(), []string{"a b", "\"c"}); err != nil || s != `it runs ["a b" "\"c"]` {
+		t.Errorf("%q, %v", s, err)
 	}
 }
 

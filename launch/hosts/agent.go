@@ -243,8 +243,10 @@ func (n *remoteNode) job(ctx context.Context, here node.Here, in *launch.Interru
 	status.Go(func() {
 		for {
 			select {
-			case <-n.link.Again():
-				agent.Steering.AskRestart(telling)
+			case m := <-n.link.Asks():
+				if n.link.Answer(answerTo(telling, agent.Steering, m)) != nil {
+					return // the launcher is lost, which is met elsewhere
+				}
 			case <-telling.Done():
 				return
 			}
@@ -258,6 +260,26 @@ func (n *remoteNode) job(ctx context.Context, here node.Here, in *launch.Interru
 		n.collect(result.LogDir, plan.Job.Logs.Dir == "", log)
 	}
 	return err
+}
+
+// answerTo does what somebody has asked the launcher for.
+func answerTo(ctx context.Context, s *launch.Steering, m Ask) Answer {
+	a := Answer{ID: m.ID}
+	var err error
+	switch m.What {
+	case AskRestart:
+		a.Message, err = s.Restart(ctx)
+	case AskPause:
+		a.Message, err = s.Pause(ctx, m.By)
+	case AskResume:
+		a.Message, err = s.Resume(ctx, m.By, m.Command)
+	default:
+		err = fmt.Errorf("internal error: nobody knows how to %q", m.What)
+	}
+	if err != nil {
+		a.Error, a.Hint, a.Status = err.Error(), errhint.Of(err), errhint.CodeOf(err)
+	}
+	return a
 }
 
 // ready looks up what the job leaves open on this machine, tells the launcher, and waits until workers may be started.

@@ -300,15 +300,25 @@ func (f *Fleet) Signal(n syscall.Signal) {
 	}
 }
 
-// Restart has one of the agents restart the workers of the whole job, and returns its name; empty where no agent can be
-// told.
-func (f *Fleet) Restart() string {
+// askTime is how long one agent may take for an answer.
+const askTime = 4 * time.Second
+
+// Ask has one of the agents do something with the job of all nodes, and returns what it says about that. Where one has
+// no round, or does not answer, the next one is asked.
+func (f *Fleet) Ask(ctx context.Context, m Ask) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	err := errhint.Code(errors.New("no node can be told now"), errhint.TryAgain)
 	for _, s := range f.running() {
-		if s.wire.send(kindAgain, nil) == nil {
-			return s.name
+		message, said := s.ask(ctx, m)
+		if said == nil {
+			return message, nil
+		}
+		if err = said; errhint.CodeOf(err) != errhint.TryAgain || ctx.Err() != nil {
+			break
 		}
 	}
-	return ""
+	return "", err
 }
 
 // running are the sessions of agents that have not ended.

@@ -45,8 +45,8 @@ type frontConfig struct {
 	Status func(ctx context.Context) (report.Status, bool)
 	// Events are what has happened to the job as a whole.
 	Events *control.Events
-	// Restart has all workers start again, and says what follows; nil: that cannot be had.
-	Restart func(ctx context.Context) (string, error)
+	// Ask has the nodes do something that somebody wants, and says what follows; nil: there is no node that could.
+	Ask func(ctx context.Context, m Ask) (string, error)
 	// View is where the job can be seen beside the socket.
 	View *launch.View
 	// Guard has a directory removed where the launcher is killed.
@@ -155,7 +155,8 @@ func (f *front) Stop(_ context.Context, by control.Peer, now bool) (string, erro
 	f.askedFor(control.StopRequested, by)
 	f.config.Log.Warn().Int("uid", by.UID).Int("pid", by.PID).Bool("now", now).Msg("asked to stop the job")
 	if !f.config.Interrupts.Ask(fmt.Sprintf("user %d has stopped the job", by.UID), now) {
-		return "", errhint.Code(errhint.With(errors.New("cannot stop the job now: its muster has signals to deal with"), "try again"), errhint.TryAgain)
+		return "", errhint.Code(errhint.With(errors.New("cannot stop the job now: its muster has signals to deal with"), "try again"),
+			errhint.TryAgain)
 	}
 	again := f.stopped
 	f.stopped = true
@@ -170,12 +171,28 @@ func (f *front) Stop(_ context.Context, by control.Peer, now bool) (string, erro
 
 // Restart implements control.Served.
 func (f *front) Restart(ctx context.Context, by control.Peer) (string, error) {
-	if f.config.Restart == nil {
+	return f.ask(ctx, control.RestartRequested, Ask{What: AskRestart, By: by})
+}
+
+// Pause implements control.Served.
+func (f *front) Pause(ctx context.Context, by control.Peer) (string, error) {
+	return f.ask(ctx, control.PauseRequested, Ask{What: AskPause, By: by})
+}
+
+// Resume implements control.Served.
+func (f *front) Resume(ctx context.Context, by control.Peer, words []string) (string, error) {
+	return f.ask(ctx, control.ResumeRequested, Ask{What: AskResume, By: by, Command: words})
+}
+
+// ask has the nodes do what somebody has asked for.
+func (f *front) ask(ctx context.Context, event control.EventType, m Ask) (string, error) {
+	if f.config.Ask == nil {
 		return "",
-			errhint.With(errhint.Usagef("cannot restart the workers of an elastic job of Horovod from outside: its driver starts each by itself"),
+			errhint.With(errhint.Usagef("cannot %s an elastic job of Horovod from outside: its driver starts each worker by itself",
+				m.What),
 				"stop the job and start it again")
 	}
-	f.askedFor(control.RestartRequested, by)
-	f.config.Log.Warn().Int("uid", by.UID).Int("pid", by.PID).Msg("asked to restart the workers")
-	return f.config.Restart(ctx)
+	f.askedFor(event, m.By)
+	f.config.Log.Warn().Int("uid", m.By.UID).Int("pid", m.By.PID).Msg("asked to " + m.What + " the job")
+	return f.config.Ask(ctx, m)
 }

@@ -139,7 +139,7 @@ func (l *launcher) run(ctx context.Context) (err error) {
 	defer l.told.close()
 	defer openFront(frontConfig{ //nolint:contextcheck // its end bounds itself
 		RunID: job.RunID, Name: job.Command.Name, Role: control.Launcher, Environ: l.config.Environ, Grace: job.Stop.Grace, Interrupts: in,
-		Status: l.told.now, Events: &l.told.events, Restart: l.restart, Guard: l.tree.RemoveOnDeath, View: view, Log: log,
+		Status: l.told.now, Events: &l.told.events, Ask: l.fleet.Ask, Guard: l.tree.RemoveOnDeath, View: view, Log: log,
 	}).close()
 	defer l.fleet.Close()
 	defer func() { l.world.close() }()
@@ -151,21 +151,6 @@ func (l *launcher) run(ctx context.Context) (err error) {
 		return l.refused(job, err)
 	}
 	return l.finish(ctx, in)
-}
-
-// restart has all workers of the job start again.
-func (l *launcher) restart(ctx context.Context) (string, error) {
-	d, _ := l.told.now(ctx)
-	node := ""
-	if d.Phase == report.PhaseRunning {
-		node = l.fleet.Restart()
-	}
-	if node == "" {
-		return "",
-			errhint.Code(errhint.With(errors.New("cannot restart the workers now: they do not run"), "muster status shows when they do"),
-				errhint.TryAgain)
-	}
-	return "node " + node + " was told to restart the workers of all nodes", nil
 }
 
 // afterWaiting is a writer for workers' output, which must not come behind what is waited for.

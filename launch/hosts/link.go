@@ -25,13 +25,13 @@ var ErrLauncherLost = errors.New("the launcher is gone")
 // Link is an agent's end of the connection to its launcher. Open one, say Hello, and read Order; then Go, Signals and
 // Processes deliver what comes, until Lost is closed.
 type Link struct {
-	wire      wire
+	wire      frames
 	orders    chan Order
 	goes      chan struct{}
 	goOnce    sync.Once
 	signals   chan syscall.Signal
 	processes chan any
-	again     chan struct{} // has room for one
+	asks      chan Ask
 	owner     sockowner.Asker
 	lost      chan struct{}
 	why       error // why lost was closed
@@ -42,9 +42,9 @@ type Link struct {
 // OpenLink begins to talk to a launcher through r and w. It reads from r until that ends.
 func OpenLink(r io.Reader, w io.Writer) *Link {
 	l := &Link{
-		wire: wire{r: r, most: maxFrame, w: w, takes: maxAnswer}, orders: make(chan Order, 1), goes: make(chan struct{}),
+		wire: frames{r: r, most: maxFrame, w: w, takes: maxAnswer}, orders: make(chan Order, 1), goes: make(chan struct{}),
 		signals:   make(chan syscall.Signal, 16),
-		processes: make(chan any, 1024), again: make(chan struct{}, 1), lost: make(chan struct{}), done: make(chan struct{}),
+		processes: make(chan any, 1024), asks: make(chan Ask, 16), lost: make(chan struct{}), done: make(chan struct{}),
 	}
 	l.heard.Store(time.Now().UnixNano())
 	ended := make(chan error, 1)
@@ -99,10 +99,14 @@ func (l *Link) read() error {
 				return err
 			}
 			l.processes <- m
-		case kindAgain:
+		case kindAsk:
+			var m Ask
+			if err := decode(payload, &m); err != nil {
+				return err
+			}
 			select {
-			case l.again <- struct{}{}:
-			default: // that one does it
+			case l.asks <- m:
+			default: // the launcher tells that nobody answers
 			}
 		case kindWhose:
 			var m whoseMessage
@@ -195,8 +199,11 @@ func (l *Link) Go(ctx context.Context) error {
 // Signals are those that the launcher has received.
 func (l *Link) Signals() <-chan syscall.Signal { return l.signals }
 
-// Again delivers that all workers of the job are to be restarted.
-func (l *Link) Again() <-chan struct{} { return l.again }
+// Asks deliver what somebody has asked the launcher for.
+func (l *Link) Asks() <-chan Ask { return l.asks }
+
+// Answer answers one of them.
+func (l *Link) Answer(a Answer) error { return l.wire.sendJSON(kindAnswer, a) }
 
 // Processes are a StartProcess or a StopProcess each.
 func (l *Link) Processes() <-chan any { return l.processes }

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"time"
 
+	"muster/launch/control"
 	"muster/launch/job"
 )
 
@@ -113,6 +114,32 @@ type (
 		Ours bool   `json:"ours"`
 	}
 )
+
+// What an Ask asks for.
+const (
+	AskRestart = "restart"
+	AskPause   = "pause"
+	AskResume  = "resume"
+)
+
+// Ask has an agent do something with the job of all nodes that somebody has asked the launcher for.
+type Ask struct {
+	ID   uint64       `json:"id"`
+	What string       `json:"what"`
+	By   control.Peer `json:"by"`
+	// Command is a new command of a job that is resumed.
+	Command job.Strings `json:"command,omitempty"`
+}
+
+// Answer says what follows in a sentence, or why nothing does.
+type Answer struct {
+	ID      uint64 `json:"id"`
+	Message string `json:"message,omitempty"`
+	Error   string `json:"error,omitempty"`
+	Hint    string `json:"hint,omitempty"`
+	// Status is the exit status of an error.
+	Status int `json:"status,omitempty"`
+}
 
 type fileMessage struct {
 	// Path counts from the directory of the run's logs.

@@ -30,7 +30,7 @@ type Conn interface {
 type session struct {
 	name  string
 	conn  Conn
-	wire  wire
+	wire  frames
 	hello Hello
 	ready chan Ready
 	fleet *Fleet
@@ -46,12 +46,13 @@ type session struct {
 	closing sync.Once
 
 	questions questions
+	asked     asked
 }
 
 // greet waits for an agent's first words.
 func (f *Fleet) greet(ctx context.Context, n *fleetNode, conn Conn) (*session, error) {
 	s := &session{
-		name: n.Name, conn: conn, wire: wire{r: conn.Stdout(), most: maxAnswer, w: conn.Stdin(), takes: maxFrame},
+		name: n.Name, conn: conn, wire: frames{r: conn.Stdout(), most: maxAnswer, w: conn.Stdin(), takes: maxFrame},
 		ready: make(chan Ready, 1), fleet: f, index: n.index,
 		ended: make(chan struct{}),
 	}
@@ -181,6 +182,12 @@ func (s *session) receive(greeted chan<- error) error {
 				return err
 			}
 			s.questions.answer(m)
+		case kindAnswer:
+			var a Answer
+			if err := decode(payload, &a); err != nil {
+				return err
+			}
+			s.asked.answer(a)
 		case kindResult:
 			var r Result
 			if err := decode(payload, &r); err != nil {

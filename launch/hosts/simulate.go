@@ -89,7 +89,7 @@ func Simulate(ctx context.Context, c SimulationConfig) (err error) {
 	defer s.ended()
 	defer openFront(frontConfig{ //nolint:contextcheck // its end bounds itself
 		RunID: simulatedID(c.Job), Name: asked.Command.Name, Role: control.Simulation, Environ: c.Environ, Grace: asked.Stop.Grace,
-		Interrupts: in, Status: s.status, Events: new(control.Events), Restart: s.restart, Guard: tree.RemoveOnDeath, View: view, Log: log,
+		Interrupts: in, Status: s.status, Events: new(control.Events), Ask: s.ask, Guard: tree.RemoveOnDeath, View: view, Log: log,
 	}).close()
 	for i := range c.Nodes {
 		own := job.WithVariable(environ, c.NodeVariable, SimulatedName(i))
@@ -175,12 +175,19 @@ func (s *simulation) status(ctx context.Context) (report.Status, bool) {
 	return report.Status{}, false
 }
 
-// restart has all workers start again.
-func (s *simulation) restart(ctx context.Context) (string, error) {
-	if c := s.node(ctx); c != nil {
-		return c.Restart(ctx)
+// ask has one of the nodes do something with the job of all, and returns what it says about that.
+func (s *simulation) ask(ctx context.Context, m Ask) (string, error) {
+	c := s.node(ctx)
+	if c == nil {
+		return "", errhint.Code(errors.New("no node answers now"), errhint.TryAgain)
 	}
-	return "", errhint.Code(errors.New("cannot restart the workers now: no node answers"), errhint.TryAgain)
+	switch m.What {
+	case AskPause:
+		return c.Pause(ctx)
+	case AskResume:
+		return c.Resume(ctx, m.Command)
+	}
+	return c.Restart(ctx)
 }
 
 // simulation is the nodes that run on this machine.

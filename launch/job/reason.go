@@ -15,6 +15,8 @@ const (
 	ReasonDeadline     Reason = "DeadlineExceeded"     // RestartRules.Deadline
 	ReasonStopped      Reason = "StopRequested"        // a signal to muster, or muster stop
 	ReasonRequested    Reason = "RestartRequested"     // reassembled: muster restart
+	ReasonPaused       Reason = "PauseRequested"       // reassembled, and paused: muster pause
+	ReasonResumed      Reason = "ResumeRequested"      // reassembled, and paused no longer: muster resume
 	ReasonFinished     Reason = "WorkersSucceededOnce" // restarted although all went well: RestartAlways
 	ReasonNodeStopped  Reason = "NodeStopped"          // reassembled: muster was asked to stop on one of the nodes
 	ReasonLeaseOver    Reason = "LeaseOver"            // reassembled: nobody heard of a node, whose workers were killed for that

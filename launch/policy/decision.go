@@ -43,6 +43,8 @@ type Decision struct {
 	Delay time.Duration
 	// Linger belongs to succeed: how long the workers that still run may go on.
 	Linger time.Duration
+	// Pause belongs to a Reassemble that pauses the job or ends a pause.
+	Pause rendezvous.Pause
 	// Node is the host whose agent decided, empty for this one and for handlers. Text says why where Reason is none of
 	// ours.
 	Node, Text string
@@ -81,7 +83,7 @@ func (d Decision) Proposal(node string) rendezvous.Verdict {
 			v.Status = errhint.Deadline
 		}
 	case Reassemble:
-		v.Kind = rendezvous.Reassemble
+		v.Kind, v.Pause = rendezvous.Reassemble, d.Pause
 	default:
 		v.Kind, v.Reason = rendezvous.Reassemble, string(job.ReasonNodeStopped)
 	}
@@ -105,7 +107,7 @@ func DecisionOf(v rendezvous.Verdict) Decision {
 	case rendezvous.Restart:
 		d.Verdict, d.Delay = Restart, max(v.Delay, 0)
 	case rendezvous.Reassemble:
-		d.Verdict, d.Rank, d.Status = Reassemble, -1, 0
+		d.Verdict, d.Rank, d.Status, d.Pause = Reassemble, -1, 0, v.Pause
 	case rendezvous.Succeed:
 		d.Verdict, d.Rank, d.Status, d.Linger = Succeed, -1, 0, max(v.Linger, 0)
 	case rendezvous.Fail:

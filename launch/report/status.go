@@ -21,6 +21,9 @@ const (
 	PhaseCreating    Phase = "Creating"    // the workers of a round are being started
 	PhaseRunning     Phase = "Running"     // every worker of the round was started
 	PhaseRestarting  Phase = "Restarting"  // the group is being stopped, or pauses, and will start again
+	PhasePausing     Phase = "Pausing"     // the workers are being stopped, and start again when somebody has asked for that
+	PhasePaused      Phase = "Paused"      // they have ended; the nodes keep together
+	PhaseResuming    Phase = "Resuming"    // somebody has asked for it: the nodes meet for the round in which they start
 	PhaseTerminating Phase = "Terminating" // the job is decided, its workers are being stopped
 	PhaseSucceeded   Phase = "Succeeded"
 	PhaseFailed      Phase = "Failed"
@@ -54,6 +57,8 @@ type Status struct {
 	Ranks        []Rank      `json:"ranks,omitempty"`
 	Conditions   []Condition `json:"conditions"`
 	RootCause    *Cause      `json:"rootCause,omitempty"`
+	// Accounting is what time went to, nil where it is not known.
+	Accounting *Accounting `json:"accounting,omitempty"`
 }
 
 // clone returns a status that later changes of d do not reach.
@@ -132,8 +137,9 @@ type Progress struct {
 	StepSeconds *float64 `json:"stepSeconds,omitempty"`
 	// Section is what the program does now other than steps, such as "eval"; empty for steps.
 	Section string `json:"section,omitempty"`
-	// Values are what was told with the last step, such as loss.
-	Values map[string]float64 `json:"values,omitempty"`
+	// Values are what was told with the last step, such as loss; NotFinite names those that were infinite or no number.
+	Values    map[string]float64 `json:"values,omitempty"`
+	NotFinite []string           `json:"notFinite,omitempty"`
 	// Time is when it last told something, by the node's clock.
 	Time time.Time `json:"time"`
 }
@@ -153,6 +159,8 @@ type conditionType string
 const (
 	conditionInitialized    conditionType = "Initialized"    // the workers have been started once
 	conditionRunning        conditionType = "Running"        // they run now
+	conditionPaused         conditionType = "Paused"         // somebody has paused the job
+	conditionSuspended      conditionType = "Suspended"      // the same, as other kinds call it
 	conditionReplicaFailure conditionType = "ReplicaFailure" // a worker of the last round failed
 	conditionCompleted      conditionType = "Completed"      // the job has succeeded
 	conditionFailed         conditionType = "Failed"         // the job has failed
@@ -225,7 +233,7 @@ func (d Status) shortened(limit int) []byte {
 	if ok {
 		return text
 	}
-	d.Ranks, cause.Traceback = nil, ""
+	d.Ranks, d.Accounting, cause.Traceback = nil, nil, ""
 	for text, ok = fits(); !ok && len(cause.LastLines) > 0; text, ok = fits() {
 		cause.LastLines = cause.LastLines[1:]
 	}

@@ -37,6 +37,8 @@ type StatusConfig struct {
 	Outputs []*os.File
 	// Ranks are the workers here at this moment; nil: they are not told one by one.
 	Ranks func() []Rank
+	// Accounting is what time went to until this moment; nil: it is not told.
+	Accounting func() *Accounting
 	// Changed is told each state, and keeps it. It must not wait for anybody. nil: nobody is told.
 	Changed func(Status)
 	Log     zerolog.Logger
@@ -145,6 +147,41 @@ func (s *StatusFile) Restarting(restarts int, why Why) {
 	}
 	s.write()
 }
+
+// Pausing says that the group is being stopped and will not be started before somebody asks for it.
+func (s *StatusFile) Pausing(why Why) {
+	s.doc.Reason, s.doc.Message = why.Reason, why.Message
+	s.enter(PhasePausing)
+	s.condition(conditionRunning, false, why.Reason, why.Message)
+	s.write()
+}
+
+// Paused says that no worker runs, and that the nodes of a round wait until somebody asks for a start.
+func (s *StatusFile) Paused(r rendezvous.Round, why Why) {
+	s.doc.Generation, s.doc.Nodes, s.doc.GroupRank, s.doc.WorldSize, s.first = r.Number, r.GroupWorldSize, r.GroupRank,
+		r.WorldSize, r.BaseRank
+	s.doc.Reason, s.doc.Message = why.Reason, why.Message
+	s.enter(PhasePaused)
+	s.pause(true, why)
+	s.write()
+}
+
+// Resuming says that somebody has asked for a start of the workers.
+func (s *StatusFile) Resuming(why Why) {
+	s.doc.Reason, s.doc.Message = why.Reason, why.Message
+	s.enter(PhaseResuming)
+	s.pause(false, why)
+	s.write()
+}
+
+// pause sets the conditions that say whether the job is paused.
+func (s *StatusFile) pause(on bool, why Why) {
+	s.condition(conditionPaused, on, why.Reason, why.Message)
+	s.condition(conditionSuspended, on, why.Reason, why.Message)
+}
+
+// Renamed says that the workers run another program from now on.
+func (s *StatusFile) Renamed(name string) { s.doc.Name = name }
 
 // RestartingWorker says that a worker failed that will be started again while the others go on.
 func (s *StatusFile) RestartingWorker(restarts int, why Why) {
@@ -262,14 +299,16 @@ func (s *StatusFile) enter(p Phase) {
 	s.doc.Phase = p
 	n := s.cfg.Workers
 	switch p {
-	case PhasePending, PhaseChecking:
+	case PhasePending, PhaseChecking, PhaseResuming:
 		s.doc.Counts = Counts{Pending: n}
 	case PhaseCreating:
 		s.doc.Counts = Counts{Creating: n}
 	case PhaseRunning:
 		s.doc.Counts = Counts{Running: n}
-	case PhaseRestarting, PhaseTerminating:
+	case PhaseRestarting, PhaseTerminating, PhasePausing:
 		s.doc.Counts = Counts{Terminating: n}
+	case PhasePaused:
+		s.doc.Counts = Counts{Stopped: n}
 	default: // finished counts the exits
 	}
 	if s.cfg.Tasks != nil {
@@ -327,6 +366,9 @@ func (s *StatusFile) write() {
 		s.doc.Ranks = s.cfg.Ranks()
 	}
 	s.tell() // first: a disk may take its time
+	if s.cfg.Accounting != nil {
+		s.doc.Accounting = s.cfg.Accounting() // with what has just been told
+	}
 	if s.cfg.Path != "" {
 		s.warn(durable.Replace(s.cfg.Path, s.encode(), 0o644), s.cfg.Path)
 	}

@@ -52,7 +52,7 @@ type Tries struct {
 	Skip string `json:",omitempty"`
 }
 
-// RTT are round trips of 64 bytes on one connection, after Config.Echoes/10 that do not count.
+// RTT are round trips of 64 bytes on one connection, after the first tenth of them, at least one, that does not count.
 type RTT struct {
 	Count              int
 	Min, P50, P99, Max time.Duration

@@ -247,9 +247,10 @@ func (p *prober) echo(ctx context.Context) error {
 	return nil
 }
 
-// roundTrips sums up what was measured, without the first tenth: caches are cold, and the connection is new.
+// roundTrips sums up what was measured, without the first tenth, and without the first in any case but that there is no
+// other: caches are cold, the connection is new, and what comes before the first frame goes the same way.
 func roundTrips(took []time.Duration) RTT {
-	took = slices.Clone(took[len(took)/10:])
+	took = slices.Clone(took[min((len(took)+9)/10, len(took)-1):])
 	slices.Sort(took)
 	n := len(took)
 	return RTT{Count: n, Min: took[0], P50: took[n/2], P99: took[(n*99)/100], Max: took[n-1]}

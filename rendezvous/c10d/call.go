@@ -2,89 +2,54 @@ package c10d
 
 import (
 	"fmt"
-	"math"
 	"time"
+
+	"muster/internal/pickle"
 )
 
-// call does what the few callables do.
-func call(class pyClass, args pyTuple) (any, error) {
-	switch class {
-	case classTime:
-		return callTime(args)
-	case classZone:
-		if len(args) == 1 {
-			if d, ok := args[0].(pyDelta); ok {
-				if d := time.Duration(d); d <= -24*time.Hour || d >= 24*time.Hour {
-					return nil, fmt.Errorf("time zone is %v from UTC, limit is a day", d)
-				}
-				return pyZone(d), nil
+// callZone is datetime.timezone(timedelta).
+func callZone(args pickle.Tuple) (any, error) {
+	if len(args) == 1 {
+		if d, ok := args[0].(pyDelta); ok {
+			if d := time.Duration(d); d <= -24*time.Hour || d >= 24*time.Hour {
+				return nil, fmt.Errorf("time zone is %v from UTC, limit is a day", d)
 			}
+			return pyZone(d), nil
 		}
-	case classDelta:
-		if len(args) == 3 {
-			days, ok1 := args[0].(int64)
-			seconds, ok2 := args[1].(int64)
-			micros, ok3 := args[2].(int64)
-			const most = 1e6 // days, so that the sum fits into a Duration
-			if ok1 && ok2 && ok3 && days > -most/100 && days < most/100 && seconds >= 0 && seconds < 86400 && micros >= 0 && micros < 1e6 {
-				return pyDelta(time.Duration(days)*24*time.Hour + time.Duration(seconds)*time.Second +
-					time.Duration(micros)*time.Microsecond), nil
-			}
-		}
-	case classSet:
-		if len(args) == 1 {
-			if l, ok := args[0].(*pyList); ok {
-				// The list is the set's from now on. Copied, a long list would cost its length again for each byte
-				// here.
-				s := &pySet{l.items}
-				l.items = nil
-				return s, nil
-			}
-		}
-	case funcEncode: // how protocol 2 writes bytes
-		return callEncode(args)
-	default: // the objects, which NEWOBJ makes
 	}
-	return nil, fmt.Errorf("cannot call this with %s", describe(args))
+	return nil, fmt.Errorf("cannot make a timezone of %s", pickle.Describe(args))
 }
 
-// callEncode is _codecs.encode(text, 'latin1'). A text from the memo costs no bytes here, so it must be short; a
-// datetime has ten.
-func callEncode(args pyTuple) (any, error) {
-	if len(args) == 2 && args[1] == any("latin1") {
-		if s, ok := args[0].(string); ok {
-			const most = 64
-			if len(s) > most {
-				return nil, fmt.Errorf("text of %d bytes to encode, limit is %d", len(s), most)
-			}
-			b := make([]byte, 0, len(s))
-			for _, r := range s {
-				if r > math.MaxUint8 {
-					return nil, fmt.Errorf("character %q is not in latin1", r)
-				}
-				b = append(b, byte(r))
-			}
-			return b, nil
+// callDelta is datetime.timedelta(days, seconds, microseconds).
+func callDelta(args pickle.Tuple) (any, error) {
+	if len(args) == 3 {
+		days, ok1 := args[0].(int64)
+		seconds, ok2 := args[1].(int64)
+		micros, ok3 := args[2].(int64)
+		const most = 1e6 // days, so that the sum fits into a Duration
+		if ok1 && ok2 && ok3 && days > -most/100 && days < most/100 && seconds >= 0 && seconds < 86400 && micros >= 0 && micros < 1e6 {
+			return pyDelta(time.Duration(days)*24*time.Hour + time.Duration(seconds)*time.Second +
+				time.Duration(micros)*time.Microsecond), nil
 		}
 	}
-	return nil, fmt.Errorf("cannot encode %s", describe(args))
+	return nil, fmt.Errorf("cannot make a timedelta of %s", pickle.Describe(args))
 }
 
 // callTime is datetime.datetime(ten bytes[, zone]): year (two bytes, the higher first), month, day, hour, minute,
 // second, microsecond (three bytes). The month's highest bit is "fold", which says nothing in UTC.
-func callTime(args pyTuple) (any, error) {
+func callTime(args pickle.Tuple) (any, error) {
 	if len(args) < 1 || len(args) > 2 {
-		return nil, fmt.Errorf("cannot make a datetime of %s", describe(args))
+		return nil, fmt.Errorf("cannot make a datetime of %s", pickle.Describe(args))
 	}
 	b, ok := args[0].([]byte)
 	if !ok || len(b) != 10 {
-		return nil, fmt.Errorf("datetime holds %s, want ten bytes", describe(args[0]))
+		return nil, fmt.Errorf("datetime holds %s, want ten bytes", pickle.Describe(args[0]))
 	}
 	naive := len(args) == 1 || args[1] == nil
 	zone := pyZone(0)
 	if !naive {
 		if zone, ok = args[1].(pyZone); !ok {
-			return nil, fmt.Errorf("datetime has %s, want a timezone", describe(args[1]))
+			return nil, fmt.Errorf("datetime has %s, want a timezone", pickle.Describe(args[1]))
 		}
 	}
 	year, month, day := int(b[0])<<8|int(b[1]), time.Month(b[2]&0x7f), int(b[3])

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"muster/internal/pickle"
 )
 
 // maxPickle is the most that the store's limit of 8 MiB for a value leaves after base64: room for 70,000 nodes.
@@ -16,9 +18,8 @@ const maxAddr = 255
 
 // Decode reads what stands in the store, and returns nil where that says that nobody has written a state yet.
 //
-// It reads pickles of protocol 2 to 5 (Python 3.14 writes 5, 3.8 to 3.13 write 4, 3.7 writes 3). Nothing that stands in
-// a pickle is ever run: globals other than the handful of a state, and whatever else PyTorch's agents do not write, are
-// errors, of type *PickleError where an opcode is to blame.
+// It reads what pickle.Read does. Globals other than the handful of a state, and whatever else PyTorch's agents do not
+// write, are errors, of type *pickle.Error where an opcode is to blame.
 func Decode(text []byte) (*State, error) {
 	if string(text) == NoState {
 		return nil, nil
@@ -38,21 +39,21 @@ func Decode(text []byte) (*State, error) {
 
 // UnmarshalPickle reads the pickle in Decode's text.
 func UnmarshalPickle(p []byte) (*State, error) {
-	v, err := unpickle(p)
+	v, err := pickle.Read(p, classes...)
 	if err != nil {
 		return nil, err
 	}
-	o, ok := v.(*pyObject)
-	if !ok || o.class != classState {
-		return nil, fmt.Errorf("cannot read rendezvous state: it is %s", describe(v))
+	o, ok := v.(*pickle.Object)
+	if !ok || o.Class != classState {
+		return nil, fmt.Errorf("cannot read rendezvous state: it is %s", pickle.Describe(v))
 	}
-	d := decoder{state: NewState(), keeper: keeper{left: len(p)}}
-	for _, a := range o.attrs {
-		name, ok := a.key.(string)
+	d := decoder{state: NewState(), nodes: map[*pickle.Object]Node{}, keeper: keeper{left: len(p)}}
+	for _, a := range o.Attrs {
+		name, ok := a.Key.(string)
 		if !ok {
-			return nil, fmt.Errorf("cannot read rendezvous state: attribute is named by %s", describe(a.key))
+			return nil, fmt.Errorf("cannot read rendezvous state: attribute is named by %s", pickle.Describe(a.Key))
 		}
-		if err := d.attribute(name, a.value); err != nil {
+		if err := d.attribute(name, a.Value); err != nil {
 			return nil, fmt.Errorf("cannot read rendezvous state: attribute %.100q: %w", name, err)
 		}
 	}
@@ -75,6 +76,7 @@ func UnmarshalPickle(p []byte) (*State, error) {
 type decoder struct {
 	state        *State
 	seen         map[string]bool
+	nodes        map[*pickle.Object]Node // those that were read: an object is named in several places
 	keeper       keeper
 	naive, aware int // how many times were of each kind
 	fqdn, addr   int // how many nodes were of each kind
@@ -132,12 +134,12 @@ func (d *decoder) unknown(name string, v any) error {
 }
 
 func (d *decoder) node(v any) (Node, error) {
-	o, ok := v.(*pyObject)
-	if !ok || o.class != classNode {
-		return Node{}, fmt.Errorf("holds %s, want a _NodeDesc", describe(v))
+	o, ok := v.(*pickle.Object)
+	if !ok || o.Class != classNode {
+		return Node{}, fmt.Errorf("holds %s, want a _NodeDesc", pickle.Describe(v))
 	}
-	if o.read {
-		return o.node, nil
+	if n, read := d.nodes[o]; read {
+		return n, nil
 	}
 	n, fqdn, err := nodeOf(o)
 	if err != nil {
@@ -148,28 +150,28 @@ func (d *decoder) node(v any) (Node, error) {
 	} else {
 		d.addr++
 	}
-	o.node, o.read = n, true
+	d.nodes[o] = n
 	return n, nil
 }
 
 // nodeOf reads a _NodeDesc, and reports whether its address is named as in 1.13 only. The class has three fields, so a
 // few more is all that it may carry: any number of nodes may share one dict.
-func nodeOf(o *pyObject) (n Node, fqdn bool, err error) {
+func nodeOf(o *pickle.Object) (n Node, fqdn bool, err error) {
 	const most = 8
-	if len(o.attrs) > most {
-		return Node{}, false, fmt.Errorf("_NodeDesc has %d attributes, limit is %d", len(o.attrs), most)
+	if len(o.Attrs) > most {
+		return Node{}, false, fmt.Errorf("_NodeDesc has %d attributes, limit is %d", len(o.Attrs), most)
 	}
 	var old, addr, pid, local any
-	for _, a := range o.attrs {
-		switch a.key {
+	for _, a := range o.Attrs {
+		switch a.Key {
 		case "fqdn":
-			old = a.value
+			old = a.Value
 		case "addr":
-			addr = a.value
+			addr = a.Value
 		case "pid":
-			pid = a.value
+			pid = a.Value
 		case "local_id":
-			local = a.value
+			local = a.Value
 		}
 	}
 	if addr == nil {
@@ -181,7 +183,7 @@ func nodeOf(o *pyObject) (n Node, fqdn bool, err error) {
 	n.LocalID, ok3 = local.(int64)
 	if !ok1 || !ok2 || !ok3 {
 		return Node{}, false, fmt.Errorf("_NodeDesc has address %s, pid %s, local_id %s; want a str and two int",
-			describe(addr), describe(pid), describe(local))
+			pickle.Describe(addr), pickle.Describe(pid), pickle.Describe(local))
 	}
 	if len(n.Addr) > maxAddr {
 		return Node{}, false, fmt.Errorf("_NodeDesc has an address of %d bytes, limit is %d", len(n.Addr), maxAddr)
@@ -192,7 +194,7 @@ func nodeOf(o *pyObject) (n Node, fqdn bool, err error) {
 func (d *decoder) time(v any) (time.Time, error) {
 	t, ok := v.(pyTime)
 	if !ok {
-		return time.Time{}, fmt.Errorf("holds %s, want a datetime", describe(v))
+		return time.Time{}, fmt.Errorf("holds %s, want a datetime", pickle.Describe(v))
 	}
 	if t.naive {
 		d.naive++
@@ -203,17 +205,17 @@ func (d *decoder) time(v any) (time.Time, error) {
 }
 
 func (d *decoder) ranks(v any) (map[Node]int, error) {
-	dict, ok := v.(*pyDict)
+	dict, ok := v.(*pickle.Dict)
 	if !ok {
-		return nil, fmt.Errorf("is %s, want a dict", describe(v))
+		return nil, fmt.Errorf("is %s, want a dict", pickle.Describe(v))
 	}
-	m := make(map[Node]int, len(dict.pairs))
-	for _, p := range dict.pairs {
-		n, err := d.node(p.key)
+	m := make(map[Node]int, len(dict.Pairs))
+	for _, p := range dict.Pairs {
+		n, err := d.node(p.Key)
 		if err != nil {
 			return nil, err
 		}
-		if m[n], err = small(p.value); err != nil {
+		if m[n], err = small(p.Value); err != nil {
 			return nil, err
 		}
 	}
@@ -221,17 +223,17 @@ func (d *decoder) ranks(v any) (map[Node]int, error) {
 }
 
 func (d *decoder) times(v any) (map[Node]time.Time, error) {
-	dict, ok := v.(*pyDict)
+	dict, ok := v.(*pickle.Dict)
 	if !ok {
-		return nil, fmt.Errorf("is %s, want a dict", describe(v))
+		return nil, fmt.Errorf("is %s, want a dict", pickle.Describe(v))
 	}
-	m := make(map[Node]time.Time, len(dict.pairs))
-	for _, p := range dict.pairs {
-		n, err := d.node(p.key)
+	m := make(map[Node]time.Time, len(dict.Pairs))
+	for _, p := range dict.Pairs {
+		n, err := d.node(p.Key)
 		if err != nil {
 			return nil, err
 		}
-		if m[n], err = d.time(p.value); err != nil {
+		if m[n], err = d.time(p.Value); err != nil {
 			return nil, err
 		}
 	}
@@ -239,12 +241,12 @@ func (d *decoder) times(v any) (map[Node]time.Time, error) {
 }
 
 func (d *decoder) set(v any) (Nodes, error) {
-	set, ok := v.(*pySet)
+	set, ok := v.(*pickle.Set)
 	if !ok {
-		return nil, fmt.Errorf("is %s, want a set", describe(v))
+		return nil, fmt.Errorf("is %s, want a set", pickle.Describe(v))
 	}
-	s := make(Nodes, len(set.items))
-	for _, item := range set.items {
+	s := make(Nodes, len(set.Items))
+	for _, item := range set.Items {
 		n, err := d.node(item)
 		if err != nil {
 			return nil, err
@@ -257,7 +259,7 @@ func (d *decoder) set(v any) (Nodes, error) {
 func boolean(v any) (bool, error) {
 	b, ok := v.(bool)
 	if !ok {
-		return false, fmt.Errorf("is %s, want a bool", describe(v))
+		return false, fmt.Errorf("is %s, want a bool", pickle.Describe(v))
 	}
 	return b, nil
 }
@@ -266,7 +268,7 @@ func boolean(v any) (bool, error) {
 func small(v any) (int, error) {
 	i, ok := v.(int64)
 	if !ok {
-		return 0, fmt.Errorf("holds %s, want an int", describe(v))
+		return 0, fmt.Errorf("holds %s, want an int", pickle.Describe(v))
 	}
 	if i < math.MinInt32 || i > math.MaxInt32 {
 		return 0, fmt.Errorf("holds %d, want 32 bits", i)

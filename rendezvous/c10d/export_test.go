@@ -1,9 +1,11 @@
 package c10d
 
+import "muster/internal/pickle"
+
 // AssignRanks and Unpickle are tested alone.
 var (
 	AssignRanks = assignRanks
-	Unpickle    = unpickle
+	Unpickle    = func(p []byte) (any, error) { return pickle.Read(p, classes...) }
 )
 
 // Unknown returns the names of the attributes that are kept without being understood.

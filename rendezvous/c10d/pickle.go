@@ -7,6 +7,8 @@ import (
 	"math"
 	"time"
 	"unicode/utf8"
+
+	"muster/internal/pickle"
 )
 
 // NoState is what stands in the store before anybody wrote a state: the base64 of "canimadam". Every agent of upstream
@@ -36,16 +38,16 @@ func MarshalPickle(s *State) ([]byte, error) {
 	w := pickler{buf: make([]byte, 0, 1024+128*len(s.LastHeartbeats)), fqdn: s.FQDN}
 	w.order = s.inOrder()
 	w.nodes = make([]uint32, len(w.order))
-	w.buf = append(w.buf, opProto, 4)
+	w.buf = append(w.buf, pickle.OpProto, 4)
 	w.class(nameState)
-	w.buf = append(w.buf, opEmptyTuple, opNewObj, opEmptyDict, opMark)
+	w.buf = append(w.buf, pickle.OpEmptyTuple, pickle.OpNewObj, pickle.OpEmptyDict, pickle.OpMark)
 	w.str("round")
 	w.integer(int64(s.Round))
 	w.str("complete")
 	w.boolean(s.Complete)
 	w.str("deadline")
 	if s.Deadline.IsZero() {
-		w.buf = append(w.buf, opNone)
+		w.buf = append(w.buf, pickle.OpNone)
 	} else {
 		w.datetime(s.Deadline, s.Naive)
 	}
@@ -58,14 +60,14 @@ func MarshalPickle(s *State) ([]byte, error) {
 	w.str("redundancy_list") // 1.13 ignores it, 2.3 and newer fail without
 	w.set(s.RedundancyList)
 	w.str("last_heartbeats")
-	w.buf = append(w.buf, opEmptyDict, opMark)
+	w.buf = append(w.buf, pickle.OpEmptyDict, pickle.OpMark)
 	for i, n := range w.order {
 		if stamp, ok := s.LastHeartbeats[n]; ok {
 			w.node(i)
 			w.datetime(stamp, s.Naive)
 		}
 	}
-	w.buf = append(w.buf, opSetItems)
+	w.buf = append(w.buf, pickle.OpSetItems)
 	if s.RanksRound >= 0 {
 		w.str(attrRanksRound)
 		w.integer(int64(s.RanksRound))
@@ -76,7 +78,7 @@ func MarshalPickle(s *State) ([]byte, error) {
 		w.str(a.name)
 		w.value(a.value)
 	}
-	w.buf = append(w.buf, opSetItems, opBuild, opStop)
+	w.buf = append(w.buf, pickle.OpSetItems, pickle.OpBuild, pickle.OpStop)
 	return w.buf, w.err
 }
 
@@ -98,15 +100,15 @@ type pickler struct {
 // again writes a reference to what the memo holds.
 func (w *pickler) again(at uint32) {
 	if at <= math.MaxUint8 {
-		w.buf = append(w.buf, opBinGet, byte(at))
+		w.buf = append(w.buf, pickle.OpBinGet, byte(at))
 		return
 	}
-	w.buf = binary.LittleEndian.AppendUint32(append(w.buf, opLongBinGet), at)
+	w.buf = binary.LittleEndian.AppendUint32(append(w.buf, pickle.OpLongBinGet), at)
 }
 
 // memoize keeps what was written last, and returns its number plus 1.
 func (w *pickler) memoize() uint32 {
-	w.buf = append(w.buf, opMemoize)
+	w.buf = append(w.buf, pickle.OpMemoize)
 	w.memo++
 	return w.memo
 }
@@ -138,7 +140,7 @@ func (w *pickler) class(i int) {
 		w.again(w.names[i] - 1)
 		return
 	}
-	w.buf = append(w.buf, opGlobal)
+	w.buf = append(w.buf, pickle.OpGlobal)
 	w.buf = append(append(w.buf, names[i].module...), '\n')
 	w.buf = append(append(w.buf, names[i].name...), '\n')
 	w.names[i] = w.memoize()
@@ -158,31 +160,31 @@ func (w *pickler) str(s string) {
 		w.err = fmt.Errorf("cannot write text %q: it is not UTF-8", s)
 	}
 	if len(s) <= math.MaxUint8 {
-		w.buf = append(w.buf, opShortBinUnicode, byte(len(s)))
+		w.buf = append(w.buf, pickle.OpShortBinUnicode, byte(len(s)))
 	} else {
-		w.buf = binary.LittleEndian.AppendUint32(append(w.buf, opBinUnicode), uint32(len(s)))
+		w.buf = binary.LittleEndian.AppendUint32(append(w.buf, pickle.OpBinUnicode), uint32(len(s)))
 	}
 	w.buf = append(w.buf, s...)
 }
 
 func (w *pickler) boolean(b bool) {
 	if b {
-		w.buf = append(w.buf, opNewTrue)
+		w.buf = append(w.buf, pickle.OpNewTrue)
 	} else {
-		w.buf = append(w.buf, opNewFalse)
+		w.buf = append(w.buf, pickle.OpNewFalse)
 	}
 }
 
 func (w *pickler) integer(i int64) {
 	switch {
 	case i >= 0 && i <= math.MaxUint8:
-		w.buf = append(w.buf, opBinInt1, byte(i))
+		w.buf = append(w.buf, pickle.OpBinInt1, byte(i))
 	case i >= 0 && i <= math.MaxUint16:
-		w.buf = binary.LittleEndian.AppendUint16(append(w.buf, opBinInt2), uint16(i))
+		w.buf = binary.LittleEndian.AppendUint16(append(w.buf, pickle.OpBinInt2), uint16(i))
 	case i >= math.MinInt32 && i <= math.MaxInt32:
-		w.buf = binary.LittleEndian.AppendUint32(append(w.buf, opBinInt), uint32(i))
+		w.buf = binary.LittleEndian.AppendUint32(append(w.buf, pickle.OpBinInt), uint32(i))
 	default:
-		w.buf = binary.LittleEndian.AppendUint64(append(w.buf, opLong1, 8), uint64(i))
+		w.buf = binary.LittleEndian.AppendUint64(append(w.buf, pickle.OpLong1, 8), uint64(i))
 	}
 }
 
@@ -198,7 +200,7 @@ func (w *pickler) node(at int) {
 
 func (w *pickler) wholeNode(n Node) {
 	w.class(nameNode)
-	w.buf = append(w.buf, opEmptyTuple, opNewObj, opEmptyDict, opMark)
+	w.buf = append(w.buf, pickle.OpEmptyTuple, pickle.OpNewObj, pickle.OpEmptyDict, pickle.OpMark)
 	if w.fqdn {
 		w.key(nameFQDN)
 	} else {
@@ -209,7 +211,7 @@ func (w *pickler) wholeNode(n Node) {
 	w.integer(n.PID)
 	w.key(nameLocalID)
 	w.integer(n.LocalID)
-	w.buf = append(w.buf, opSetItems, opBuild)
+	w.buf = append(w.buf, pickle.OpSetItems, pickle.OpBuild)
 }
 
 // datetime writes t in UTC, in whole microseconds: the ten bytes of datetime.__reduce__.
@@ -220,25 +222,26 @@ func (w *pickler) datetime(t time.Time, naive bool) {
 	}
 	w.class(nameTime)
 	micro := t.Nanosecond() / 1000
-	w.buf = append(w.buf, opShortBinBytes, 10, byte(t.Year()>>8), byte(t.Year()), byte(t.Month()), byte(t.Day()),
+	w.buf = append(w.buf, pickle.OpShortBinBytes, 10, byte(t.Year()>>8), byte(t.Year()), byte(t.Month()), byte(t.Day()),
 		byte(t.Hour()), byte(t.Minute()), byte(t.Second()), byte(micro>>16), byte(micro>>8), byte(micro))
 	if naive {
-		w.buf = append(w.buf, opTuple1, opReduce)
+		w.buf = append(w.buf, pickle.OpTuple1, pickle.OpReduce)
 		return
 	}
 	if w.utc == 0 {
 		w.class(nameZone)
 		w.class(nameDelta)
-		w.buf = append(w.buf, opBinInt1, 0, opBinInt1, 0, opBinInt1, 0, opTuple3, opReduce, opTuple1, opReduce)
+		w.buf = append(w.buf, pickle.OpBinInt1, 0, pickle.OpBinInt1, 0, pickle.OpBinInt1, 0, pickle.OpTuple3, pickle.OpReduce,
+			pickle.OpTuple1, pickle.OpReduce)
 		w.utc = w.memoize()
 	} else {
 		w.again(w.utc - 1)
 	}
-	w.buf = append(w.buf, opTuple2, opReduce)
+	w.buf = append(w.buf, pickle.OpTuple2, pickle.OpReduce)
 }
 
 func (w *pickler) ranks(m map[Node]int) {
-	w.buf = append(w.buf, opEmptyDict, opMark)
+	w.buf = append(w.buf, pickle.OpEmptyDict, pickle.OpMark)
 	if len(m) > 0 {
 		for i, n := range w.order {
 			if rank, ok := m[n]; ok {
@@ -247,11 +250,11 @@ func (w *pickler) ranks(m map[Node]int) {
 			}
 		}
 	}
-	w.buf = append(w.buf, opSetItems)
+	w.buf = append(w.buf, pickle.OpSetItems)
 }
 
 func (w *pickler) set(s Nodes) {
-	w.buf = append(w.buf, opEmptySet, opMark)
+	w.buf = append(w.buf, pickle.OpEmptySet, pickle.OpMark)
 	if len(s) > 0 {
 		for i, n := range w.order {
 			if s.Has(n) {
@@ -259,48 +262,48 @@ func (w *pickler) set(s Nodes) {
 			}
 		}
 	}
-	w.buf = append(w.buf, opAddItems)
+	w.buf = append(w.buf, pickle.OpAddItems)
 }
 
 // value writes a value of an unknown attribute. Depth and size were bounded when it was read.
 func (w *pickler) value(v any) {
 	switch v := v.(type) {
 	case nil:
-		w.buf = append(w.buf, opNone)
+		w.buf = append(w.buf, pickle.OpNone)
 	case bool:
 		w.boolean(v)
 	case int64:
 		w.integer(v)
 	case float64:
-		w.buf = binary.BigEndian.AppendUint64(append(w.buf, opBinFloat), math.Float64bits(v))
+		w.buf = binary.BigEndian.AppendUint64(append(w.buf, pickle.OpBinFloat), math.Float64bits(v))
 	case string:
 		w.str(v)
 	case []byte:
-		w.buf = binary.LittleEndian.AppendUint32(append(w.buf, opBinBytes), uint32(len(v)))
+		w.buf = binary.LittleEndian.AppendUint32(append(w.buf, pickle.OpBinBytes), uint32(len(v)))
 		w.buf = append(w.buf, v...)
 	case Node:
 		w.wholeNode(v)
 	case pyTime:
 		w.datetime(v.t, v.naive)
-	case pyTuple:
-		w.buf = append(w.buf, opMark)
+	case pickle.Tuple:
+		w.buf = append(w.buf, pickle.OpMark)
 		w.values(v)
-		w.buf = append(w.buf, opTuple)
-	case *pyList:
-		w.buf = append(w.buf, opEmptyList, opMark)
-		w.values(v.items)
-		w.buf = append(w.buf, opAppends)
-	case *pySet:
-		w.buf = append(w.buf, opEmptySet, opMark)
-		w.values(v.items)
-		w.buf = append(w.buf, opAddItems)
-	case *pyDict:
-		w.buf = append(w.buf, opEmptyDict, opMark)
-		for _, p := range v.pairs {
-			w.value(p.key)
-			w.value(p.value)
+		w.buf = append(w.buf, pickle.OpTuple)
+	case *pickle.List:
+		w.buf = append(w.buf, pickle.OpEmptyList, pickle.OpMark)
+		w.values(v.Items)
+		w.buf = append(w.buf, pickle.OpAppends)
+	case *pickle.Set:
+		w.buf = append(w.buf, pickle.OpEmptySet, pickle.OpMark)
+		w.values(v.Items)
+		w.buf = append(w.buf, pickle.OpAddItems)
+	case *pickle.Dict:
+		w.buf = append(w.buf, pickle.OpEmptyDict, pickle.OpMark)
+		for _, p := range v.Pairs {
+			w.value(p.Key)
+			w.value(p.Value)
 		}
-		w.buf = append(w.buf, opSetItems)
+		w.buf = append(w.buf, pickle.OpSetItems)
 	default:
 		panic(fmt.Sprintf("internal error: a %T in an unknown attribute", v))
 	}

@@ -4,16 +4,12 @@ import (
 	"bytes"
 	"fmt"
 	"time"
+
+	"muster/internal/pickle"
 )
 
-// The values that a pickle of ours can hold, beyond nil, bool, int64, float64, string and []byte. Containers are
-// pointers because a pickle names a container before it fills it, and may name it twice.
+// The values that the calls of a state make.
 type (
-	pyTuple []any
-	pyList  struct{ items []any }
-	pySet   struct{ items []any }
-	pyDict  struct{ pairs []pyPair }
-	pyPair  struct{ key, value any }
 	// pyTime is a datetime; naive says that it has no time zone.
 	pyTime struct {
 		t     time.Time
@@ -22,46 +18,29 @@ type (
 	pyDelta time.Duration
 	// pyZone is a fixed offset from UTC.
 	pyZone time.Duration
-	// pyObject is an instance of _RendezvousState or _NodeDesc before its attributes are looked at.
-	pyObject struct {
-		class pyClass
-		attrs []pyPair
-		built bool
-		read  bool // whether node holds what the attributes say: an object is named in several places
-		node  Node
-	}
 )
 
-// pyClass is one of the few globals that a state needs.
-type pyClass int
-
-const (
-	classState pyClass = iota + 1
-	classNode
-	classTime
-	classZone
-	classDelta
-	classSet
-	funcEncode
-)
+// Described implements pickle.Described.
+func (pyTime) Described() string  { return "a datetime" }
+func (pyDelta) Described() string { return "a timedelta" }
+func (pyZone) Described() string  { return "a timezone" }
 
 const upstreamModule = "torch.distributed.elastic.rendezvous.dynamic_rendezvous"
 
-// classes are the globals that may be named, and nothing else may. Protocol 2 calls builtins __builtin__, and writes
-// bytes as an encoded string.
-var classes = map[string]pyClass{
-	upstreamModule + " _RendezvousState": classState,
-	upstreamModule + " _NodeDesc":        classNode,
-	"datetime datetime":                  classTime,
-	"datetime timezone":                  classZone,
-	"datetime timedelta":                 classDelta,
-	"builtins set":                       classSet,
-	"__builtin__ set":                    classSet,
-	"_codecs encode":                     funcEncode,
-}
+// The classes of a state; classes are the globals that one may name.
+var (
+	classState = &pickle.Class{Module: upstreamModule, Name: "_RendezvousState"}
+	classNode  = &pickle.Class{Module: upstreamModule, Name: "_NodeDesc"}
+	classes    = []*pickle.Class{
+		classState, classNode,
+		{Module: "datetime", Name: "datetime", Call: callTime},
+		{Module: "datetime", Name: "timezone", Call: callZone},
+		{Module: "datetime", Name: "timedelta", Call: callDelta},
+	}
+)
 
 // attribute is an attribute of the state that is not ours to understand. Its value is free of cycles and of sharing:
-// nil, bool, int64, float64, string, []byte, Node, pyTime, pyTuple, *pyList, *pySet or *pyDict.
+// nil, bool, int64, float64, string, []byte, Node, pyTime, pickle.Tuple, *pickle.List, *pickle.Set or *pickle.Dict.
 type attribute struct {
 	name  string
 	value any
@@ -93,36 +72,36 @@ func (k *keeper) keep(v any, depth int) (any, error) {
 		return v, nil
 	case []byte: // is part of the pickle
 		return bytes.Clone(v), nil
-	case pyTuple:
+	case pickle.Tuple:
 		items, err := k.keepAll(v, depth)
-		return pyTuple(items), err
-	case *pyList:
-		items, err := k.keepAll(v.items, depth)
-		return &pyList{items}, err
-	case *pySet:
-		items, err := k.keepAll(v.items, depth)
-		return &pySet{items}, err
-	case *pyDict:
-		pairs := make([]pyPair, len(v.pairs))
-		for i, p := range v.pairs {
-			key, err := k.keep(p.key, depth+1)
+		return pickle.Tuple(items), err
+	case *pickle.List:
+		items, err := k.keepAll(v.Items, depth)
+		return &pickle.List{Items: items}, err
+	case *pickle.Set:
+		items, err := k.keepAll(v.Items, depth)
+		return &pickle.Set{Items: items}, err
+	case *pickle.Dict:
+		pairs := make([]pickle.Pair, len(v.Pairs))
+		for i, p := range v.Pairs {
+			key, err := k.keep(p.Key, depth+1)
 			if err != nil {
 				return nil, err
 			}
-			value, err := k.keep(p.value, depth+1)
+			value, err := k.keep(p.Value, depth+1)
 			if err != nil {
 				return nil, err
 			}
-			pairs[i] = pyPair{key, value}
+			pairs[i] = pickle.Pair{Key: key, Value: value}
 		}
-		return &pyDict{pairs}, nil
-	case *pyObject:
-		if v.class == classNode {
+		return &pickle.Dict{Pairs: pairs}, nil
+	case *pickle.Object:
+		if v.Class == classNode {
 			n, _, err := nodeOf(v)
 			return n, err
 		}
 	}
-	return nil, fmt.Errorf("holds %s", describe(v))
+	return nil, fmt.Errorf("holds %s", pickle.Describe(v))
 }
 
 func (k *keeper) keepAll(in []any, depth int) ([]any, error) {
@@ -135,44 +114,4 @@ func (k *keeper) keepAll(in []any, depth int) ([]any, error) {
 		out[i] = kept
 	}
 	return out, nil
-}
-
-// describe names the kind of a value in errors.
-func describe(v any) string {
-	switch v := v.(type) {
-	case nil:
-		return "None"
-	case bool:
-		return "a bool"
-	case int64:
-		return "an int"
-	case float64:
-		return "a float"
-	case string:
-		return "a str"
-	case []byte:
-		return "bytes"
-	case pyTuple:
-		return fmt.Sprintf("a tuple of %d", len(v))
-	case *pyList:
-		return "a list"
-	case *pySet:
-		return "a set"
-	case *pyDict:
-		return "a dict"
-	case pyTime:
-		return "a datetime"
-	case pyDelta:
-		return "a timedelta"
-	case pyZone:
-		return "a timezone"
-	case pyClass:
-		return "a class"
-	case *pyObject:
-		if v.class == classState {
-			return "a _RendezvousState"
-		}
-		return "a _NodeDesc"
-	}
-	return fmt.Sprintf("a %T", v)
 }

@@ -45,7 +45,7 @@ func (r *joinRecord) check() error {
 	case r.Restarts < 0 || r.Replacements < 0 || r.Restarts > maxRounds || r.Replacements > maxRounds:
 		return fmt.Errorf("it has %d restarts and %d replacements", r.Restarts, r.Replacements)
 	}
-	return nil
+	return checkPause(r.Pause)
 }
 
 func (r *coordinatorRecord) check() error {
@@ -213,8 +213,19 @@ func (a *assignment) check() error {
 			return fmt.Errorf("cannot use the place that the coordinator gave: a key of %d bytes", len(key))
 		}
 	}
+	if err := checkPause(a.Pause); err != nil {
+		return fmt.Errorf("cannot use the place that the coordinator gave: %w", err)
+	}
 	if err := checkStandbys(a.Standbys); err != nil {
 		return fmt.Errorf("cannot use the place that the coordinator gave: %w", err)
+	}
+	return nil
+}
+
+// checkPause refuses a count or a command that no agent of ours would write.
+func checkPause(p rendezvous.Pause) error {
+	if p.Count < 0 || p.Count > maxRounds || len(p.Command) > rendezvous.MaxCommand {
+		return fmt.Errorf("it has pause %d with a command of %d bytes", p.Count, len(p.Command))
 	}
 	return nil
 }
@@ -239,5 +250,5 @@ func checkVerdict(v *rendezvous.Verdict) error {
 	if len(v.Reason) > maxLabel || len(v.Node) > maxLabel || len(v.Message) > maxMessage {
 		return errors.New("a text in it is too long")
 	}
-	return nil
+	return checkPause(v.Pause)
 }

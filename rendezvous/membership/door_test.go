@@ -244,6 +244,33 @@ func TestQuarantine(t *testing.T) {
 	})
 }
 
+// A node that finds itself at fault leaves at once, also where the coordinator learns of it before the node has said so.
+func TestExcludedWhileItIsExamined(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := checked(t, 2, 4)
+		a, b := j.start("a"), j.start("b")
+		j.mustMeet(a, b)
+		bad := j.start("bad")
+		bad.AtDoor(func(ctx context.Context, _ rendezvous.Door) error {
+			if err := bad.Exclude(ctx, []rendezvous.Exclusion{{Node: "bad", Reason: "ecc"}}, true); err != nil {
+				return err
+			}
+			select { // a busy machine
+			case <-time.After(time.Minute):
+			case <-ctx.Done():
+				t.Errorf("called off: %v", context.Cause(ctx))
+			}
+			return errors.New("sick")
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		if n := <-bad.begin(ctx); n.err == nil || n.err.Error() != "sick" {
+			t.Fatalf("%v", n.err)
+		}
+		a.quiet(time.Minute)
+	})
+}
+
 // What is known of excluded nodes outlives the coordinator, also where the word of the check's leader has not come to
 // the store.
 func TestQuarantineOutlivesTheCoordinator(t *testing.T) {

@@ -102,8 +102,9 @@ type roster struct {
 
 	restarts, replacements int
 	lostOf                 losses
-	predecessor            string // agent whose office we have; where it does not come back it is a lost node
-	leaving                bool   // the host of the store leaves: the next round is for its successor
+	pause                  rendezvous.Pause // of the job, since the last verdict
+	predecessor            string           // agent whose office we have; where it does not come back it is a lost node
+	leaving                bool             // the host of the store leaves: the next round is for its successor
 }
 
 func newRoster(r rules) *roster {
@@ -324,6 +325,7 @@ func (r *roster) end(v rendezvous.Verdict) {
 		return
 	}
 	r.verdict, r.phase, r.leaving = v, phaseGather, v.Reason == reasonHostStopped
+	r.pause.Learn(v.Pause)
 	switch v.Kind {
 	case rendezvous.Restart:
 		r.restarts = max(r.restarts, v.Restarts)
@@ -549,6 +551,7 @@ func (r *roster) begun(number, size int, seats []seat, ranks []int) {
 	for _, s := range seats {
 		r.restarts = max(r.restarts, s.rec.Restarts)
 		r.replacements = max(r.replacements, s.rec.Replacements)
+		r.pause.Learn(s.rec.Pause)
 		if known, err := parseLosses(s.rec.LostOf); err == nil { // which was checked
 			r.lostOf.learn(known)
 		}

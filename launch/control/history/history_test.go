@@ -234,11 +234,13 @@ func TestPick(t *testing.T) {
 	run := func(id, dir string, began, ended int, part bool) Run {
 		over := at.Add(time.Duration(ended) * time.Minute)
 		return Run{Dir: dir, Record: Record{
-			Muster: control.Muster{Part: part}, Began: at.Add(time.Duration(began) * time.Minute), Ended: &over, Status: report.Status{RunID: id},
+			Muster: control.Muster{Part: part}, Began: at.Add(time.Duration(began) * time.Minute), Ended: &over,
+			Status: report.Status{RunID: id},
 		}}
 	}
 	runs := []Run{
-		run("train-7", "e", 50, 60, false), run("train-7", "d", 51, 59, true), run("other", "c", 0, 40, false), run("train-7", "b", 11, 19, true),
+		run("train-7", "e", 50, 60, false), run("train-7", "d", 51, 59, true), run("other", "c", 0, 40, false),
+		run("train-7", "b", 11, 19, true),
 		run("train-7", "a", 10, 20, false), run("train-77", "z", 1, 2, false),
 	}
 	for name, want := range map[string]string{"train-7": "ed", "o": "c", "train-77": "z", "x": ""} {

@@ -88,7 +88,8 @@ func OpenFile(path string) (*os.File, error) {
 	// A FIFO that nobody reads is refused, and a full one does not hold the job.
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NONBLOCK, 0o644)
 	if err != nil {
-		return nil, errhint.With(errhint.Usagef("cannot append events to %q: %w", path, err), "give a file in a directory that exists and is writable")
+		return nil, errhint.With(errhint.Usagef("cannot append events to %q: %w", path, err),
+			"give a file in a directory that exists and is writable")
 	}
 	return f, nil
 }

@@ -188,7 +188,8 @@ func (r *Run) Events() ([]control.Event, error) {
 }
 
 func gone(err error) error {
-	return errhint.Code(errhint.With(errhint.Usagef("cannot read the events of a job that has ended: %w", err), "a later job may have removed them"),
+	return errhint.Code(errhint.With(errhint.Usagef("cannot read the events of a job that has ended: %w", err),
+		"a later job may have removed them"),
 		errhint.Usage)
 }
 

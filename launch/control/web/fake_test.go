@@ -46,9 +46,13 @@ func newWorld(ranks int) *world {
 	for i := range ranks {
 		cpu, bytes, step, out := random.Float64()*1000, int64(2e9+random.Float64()*1e9), 0.21+random.Float64()*0.02, began
 		w.status.Ranks = append(w.status.Ranks, report.Rank{
-			Node: fmt.Sprintf("node-%d", i/perNode), Rank: i, LocalRank: i % perNode, PID: 4000 + i, Phase: report.PhaseRunning, Restarts: 2,
+			Node: fmt.Sprintf("node-%d", i/perNode), Rank: i, LocalRank: i % perNode, PID: 4000 + i, Phase: report.PhaseRunning,
+			Restarts:  2,
 			StartTime: &began, CPUSeconds: &cpu, ResidentBytes: &bytes, LastOutput: &out,
-			Progress: &report.Progress{Step: 12000, Total: 50000, StepSeconds: &step, Values: map[string]float64{"loss": 2.31}, Time: began},
+			Progress: &report.Progress{
+				Step: 12000, Total: 50000, StepSeconds: &step, Values: map[string]float64{"loss": 2.31},
+				Time: began,
+			},
 		})
 	}
 	for node := range w.status.Nodes {
@@ -99,6 +103,12 @@ func (w *world) Stop(_ context.Context, by control.Peer, _ bool) (string, error)
 
 func (w *world) Restart(context.Context, control.Peer) (string, error) {
 	return "", errhint.Code(errors.New("the workers do not run"), errhint.TryAgain)
+}
+
+func (w *world) Pause(context.Context, control.Peer) (string, error) { return "it pauses", nil }
+
+func (w *world) Resume(_ context.Context, _ control.Peer, words []string) (string, error) {
+	return fmt.Sprintf("it goes on with %q", words), nil
 }
 
 func (w *world) Events() *control.Events { return &w.events }

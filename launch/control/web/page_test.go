@@ -16,8 +16,9 @@ func eventful(w *world) {
 	at := time.Now().Add(-50 * time.Minute)
 	phase := func(after time.Duration, p report.Phase, round, restarts int, reason job.Reason, message string) {
 		w.events.Add(control.Event{
-			Type: control.PhaseChanged, Time: at.Add(after), RunID: "train-7", Node: "node-0", Phase: p, Generation: round, RestartCount: restarts,
-			Reason: reason, Message: message,
+			Type: control.PhaseChanged, Time: at.Add(after), RunID: "train-7", Node: "node-0", Phase: p, Generation: round,
+			RestartCount: restarts,
+			Reason:       reason, Message: message,
 		})
 	}
 	saved := func(from, to int) {
@@ -34,7 +35,8 @@ func eventful(w *world) {
 	code := 1
 	rank := 1
 	w.events.Add(control.Event{
-		Type: control.WorkerExited, Time: at.Add(12 * time.Minute), RunID: "train-7", Node: "node-0", Rank: &rank, PID: 3981, ExitCode: &code,
+		Type: control.WorkerExited, Time: at.Add(12 * time.Minute), RunID: "train-7", Node: "node-0", Rank: &rank, PID: 3981,
+		ExitCode: &code,
 	})
 	phase(12*time.Minute, report.PhaseRestarting, 0, 1, job.ReasonRequested, "rank 1 on node-0 ended with status 1")
 	saved(0, 2)
@@ -62,8 +64,9 @@ func remember(s *Server, ranks float32) {
 		age := 3000 - i*10
 		wave := float32(i%17) / 17
 		step := sample{
-			cpu: ranks * (0.85 + wave*0.1), memory: ranks * 2.5e9 * (1 - 0.2/float32(i+1)), step: float32(i) * 41, stepMedian: 0.21 + wave*0.01,
-			stepWorst: 0.24 + wave*0.06, running: ranks,
+			cpu: ranks * (0.85 + wave*0.1), memory: ranks * 2.5e9 * (1 - 0.2/float32(i+1)), step: float32(i) * 41,
+			stepMedian: 0.21 + wave*0.01,
+			stepWorst:  0.24 + wave*0.06, running: ranks,
 		}
 		if i > 72 && i < 78 || i > 186 && i < 198 {
 			step.cpu, step.memory, step.running = ranks*0.1, ranks*1e8, 0
@@ -108,7 +111,8 @@ func TestPictures(t *testing.T) {
 			metrics := map[string]any{"width": c.width, "height": c.height, "deviceScaleFactor": 1, "mobile": c.width < 500}
 			b.call("Emulation.setDeviceMetricsOverride", metrics, nil)
 			scheme := map[bool]string{false: "light", true: "dark"}[c.dark]
-			b.call("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}}}, nil)
+			b.call("Emulation.setEmulatedMedia",
+				map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}}}, nil)
 			b.open(s.URL() + "?token=0123456789abcdef0123")
 			b.until(`performance.getEntriesByName("drawn").length > 2`)
 			var running string

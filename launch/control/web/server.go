@@ -30,6 +30,7 @@ const (
 	mostStrangers = 32   // of them from other users of this machine
 	mostHeader    = 16 << 10
 	mostBody      = 64 << 10
+	mostMeasuring = 2                // answers for Prometheus at once
 	headerTime    = 5 * time.Second  // for a request to come
 	idleTime      = 30 * time.Second // between two of them
 	writeTime     = 10 * time.Second // for an answer, or a part of a stream, to be taken
@@ -48,8 +49,6 @@ type Config struct {
 	Muster control.Muster
 	// Token is the job's: who has it may look from anywhere, and steer. Empty: nobody may.
 	Token []byte
-	// Metrics answers at /metrics; nil: there are none.
-	Metrics http.Handler
 	// Every is how often the job is looked at while somebody watches; 0: each second.
 	Every time.Duration
 	Log   zerolog.Logger
@@ -104,9 +103,11 @@ type Server struct {
 	access   access
 	picture  *picture
 	steer    http.Handler
-	wg       sync.WaitGroup
-	closing  context.Context    // ends when the server closes
-	leave    context.CancelFunc // ends it
+	// measuring has an item for each look at the job for metrics.
+	measuring chan struct{}
+	wg        sync.WaitGroup
+	closing   context.Context    // ends when the server closes
+	leave     context.CancelFunc // ends it
 }
 
 // Serve begins to answer at a listener of Listen, and owns it.
@@ -115,9 +116,12 @@ func Serve(l net.Listener, cfg Config) *Server {
 		cfg.Every = watchedEvery
 	}
 	cfg.Muster.PID = os.Getpid()
-	s := &Server{cfg: cfg, listener: l, loopback: isLoopback(l.Addr()), picture: newPicture(cfg)}
+	s := &Server{
+		cfg: cfg, listener: l, loopback: isLoopback(l.Addr()), picture: newPicture(cfg),
+		measuring: make(chan struct{}, mostMeasuring),
+	}
 	s.access = newAccess(cfg.Token, cfg.Muster.RunDir, s.loopback)
-	s.steer = control.Handler(control.Config{Served: cfg.Served, Muster: cfg.Muster, Log: cfg.Log})
+	s.steer = control.Handler(control.Config{Served: fromAfar{cfg.Served}, Muster: cfg.Muster, Log: cfg.Log})
 	s.closing, s.leave = context.WithCancel(context.Background())
 	s.http = &http.Server{
 		Handler: http.HandlerFunc(s.handle), ReadHeaderTimeout: headerTime, ReadTimeout: headerTime, IdleTimeout: idleTime,
@@ -252,7 +256,8 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cache-Control", "no-store")
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTime))
 	if !s.access.hostKnown(r.Host) {
-		fail(w, http.StatusMisdirectedRequest, "this address is not one that the page is served at", "open http://"+s.listener.Addr().String()+"/")
+		fail(w, http.StatusMisdirectedRequest, "this address is not one that the page is served at",
+			"open http://"+s.listener.Addr().String()+"/")
 		return
 	}
 	proven := s.access.proven(r)
@@ -298,11 +303,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request, c *client, proven
 	case pathReady:
 		s.ready(w, r)
 	case pathMetrics:
-		if s.cfg.Metrics == nil {
-			fail(w, http.StatusNotFound, "this muster has no metrics", "")
-			return
-		}
-		s.cfg.Metrics.ServeHTTP(w, r)
+		s.metrics(w, r)
 	case pathAPI + "status":
 		s.status(w, r)
 	case pathAPI + "history":
@@ -321,6 +322,16 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request, c *client, proven
 		if !file(w, path) {
 			fail(w, http.StatusNotFound, fmt.Sprintf("there is no %q", path), "")
 		}
+	}
+}
+
+// metrics answers for Prometheus, a few at a time: each answer is a look at the job of its own.
+func (s *Server) metrics(w http.ResponseWriter, r *http.Request) {
+	select {
+	case s.measuring <- struct{}{}:
+		defer func() { <-s.measuring }()
+		control.Metrics(s.cfg.Served).ServeHTTP(w, r)
+	case <-r.Context().Done():
 	}
 }
 
@@ -349,6 +360,18 @@ func (s *Server) change(w http.ResponseWriter, r *http.Request, c *client, prove
 		peer := control.Peer{UID: c.uid, Address: c.RemoteAddr().String()}
 		s.steer.ServeHTTP(w, r.WithContext(control.AsPeer(r.Context(), peer)))
 	}
+}
+
+// fromAfar is a job as it may be steered over a network, from where nothing comes that is executed.
+type fromAfar struct{ control.Served }
+
+// Resume implements control.Served.
+func (j fromAfar) Resume(ctx context.Context, by control.Peer, words []string) (string, error) {
+	if len(words) > 0 {
+		return "",
+			errhint.With(errhint.Usagef("cannot take a new command from the page"), "call muster resume -- COMMAND on a machine of the job")
+	}
+	return j.Served.Resume(ctx, by, nil)
 }
 
 // ready says whether workers run.

@@ -54,7 +54,7 @@ func TestAnswers(t *testing.T) {
 		{"/api/v1/ranks/99/logs", 200, "text/event-stream", "no rank 99"},
 		{"/api/v1/ranks/x/logs", 400, "application/json", "no rank"},
 		{"/api/v1/rank/3", 404, "application/json", "there is no"}, // it tells the environment, at the socket alone
-		{"/metrics", 404, "application/json", "no metrics"},
+		{"/metrics", 200, "text/plain; version=0.0.4; charset=utf-8", "muster_"},
 		{"/favicon.ico", 404, "application/json", "there is no"},
 		{"/api/v1/stream?after=x", 400, "application/json", "number of an event"},
 	} {
@@ -95,7 +95,8 @@ func TestAnswers(t *testing.T) {
 func TestPageIsSelfContained(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{
-		"index.html": string(indexHTML), "login.html": loginPage, "page.css": string(pageCSS), "page.js": string(pageJS), "grid.js": string(gridJS),
+		"index.html": string(indexHTML), "login.html": loginPage, "page.css": string(pageCSS), "page.js": string(pageJS),
+		"grid.js":  string(gridJS),
 		"chart.js": string(chartJS),
 	} {
 		for _, bad := range []string{"//cdn", "https://", "http://", "style=\"", "onclick=", "innerHTML", "eval(", "<script>", "<style"} {
@@ -116,8 +117,10 @@ func TestListenRefused(t *testing.T) {
 	}
 	defer func() { _ = taken.Close() }()
 	for address, says := range map[string]string{
-		taken.Addr().String(): "address already in use", "127.0.0.1": "missing port", "127.0.0.1:http": "is no port", "127.0.0.1:70000": "is no port",
-		"203.0.113.7:80": "cannot assign requested address", "0.0.0.0:0": "the job has no token", ":0": "the job has no token", "a b:1": "",
+		taken.Addr().String(): "address already in use", "127.0.0.1": "missing port", "127.0.0.1:http": "is no port",
+		"127.0.0.1:70000": "is no port",
+		"203.0.113.7:80":  "cannot assign requested address", "0.0.0.0:0": "the job has no token", ":0": "the job has no token",
+		"a b:1": "",
 	} {
 		l, err := Listen(t.Context(), address, false)
 		if err == nil {
@@ -145,8 +148,9 @@ func TestForeignName(t *testing.T) {
 	s := serve(t, Config{Served: newWorld(2)})
 	_, port, _ := net.SplitHostPort(s.Addr().String())
 	for host, want := range map[string]int{
-		"evil.example:" + port: 421, "127.0.0.1.evil.example": 421, "10.0.0.1:" + port: 421, "": 421, "localhost": 200, "LOCALHOST.:" + port: 200,
-		"127.0.0.1:1": 200, "[::1]:" + port: 200, "job.localhost:80": 200,
+		"evil.example:" + port: 421, "127.0.0.1.evil.example": 421, "10.0.0.1:" + port: 421, "": 421, "localhost": 200,
+		"LOCALHOST.:" + port: 200,
+		"127.0.0.1:1":        200, "[::1]:" + port: 200, "job.localhost:80": 200,
 	} {
 		c, err := net.Dial("tcp", s.Addr().String())
 		if err != nil {
@@ -170,15 +174,24 @@ func TestToken(t *testing.T) {
 	t.Parallel()
 	w := newWorld(2)
 	s := serveAt(t, "0.0.0.0:0", Config{Served: w, Token: []byte(token)})
-	for _, path := range []string{"/", "/healthz", "/readyz", "/metrics", "/page.js", "/api/v1/status", "/api/v1/stream", "/api/v1/ranks/0/logs", "/x"} {
-		for _, headers := range [][]string{nil, {"Authorization", "Bearer wrong"}, {"Authorization", "Bearer "}, {"Cookie", s.access.name + "=x"}} {
+	for _, path := range []string{
+		"/", "/healthz", "/readyz", "/metrics", "/page.js", "/api/v1/status", "/api/v1/stream",
+		"/api/v1/ranks/0/logs", "/x",
+	} {
+		for _, headers := range [][]string{
+			nil,
+			{"Authorization", "Bearer wrong"},
+			{"Authorization", "Bearer "},
+			{"Cookie", s.access.name + "=x"},
+		} {
 			status, header, body := ask(t, s, http.MethodGet, path, nil, headers...)
 			if status != http.StatusUnauthorized || header.Get("WWW-Authenticate") == "" || strings.Contains(body, "train-7") {
 				t.Errorf("%s %v: %d %.100s", path, headers, status, body)
 			}
 		}
 	}
-	if status, _, body := ask(t, s, http.MethodGet, "/api/v1/status", nil, "Authorization", "Bearer "+token); status != 200 || !strings.Contains(body, "train-7") {
+	if status, _, body := ask(t, s, http.MethodGet, "/api/v1/status", nil, "Authorization", "Bearer "+token); status != 200 ||
+		!strings.Contains(body, "train-7") {
 		t.Errorf("with the token: %d %s", status, body)
 	}
 	if status, _, _ := ask(t, s, http.MethodGet, "/?token=wrong", nil); status != http.StatusUnauthorized {
@@ -225,7 +238,10 @@ func TestSteer(t *testing.T) {
 		{"a cookie alone", cookie, 403},
 		{"a cookie, from another site", append([]string{"Origin", "http://evil.example"}, cookie...), 403},
 		{"a cookie, from another port", append([]string{"Origin", "http://127.0.0.1:1"}, cookie...), 403},
-		{"a cookie, from a site of the same machine", append([]string{"Origin", "http://" + host, "Sec-Fetch-Site", "same-site"}, cookie...), 403},
+		{
+			"a cookie, from a site of the same machine",
+			append([]string{"Origin", "http://" + host, "Sec-Fetch-Site", "same-site"}, cookie...), 403,
+		},
 		{"a cookie, from the page", append([]string{"Origin", "http://" + host, "Sec-Fetch-Site", "same-origin"}, cookie...), 200},
 		{"the token", bearer, 200},
 	} {
@@ -237,13 +253,20 @@ func TestSteer(t *testing.T) {
 	if len(w.peers) != 2 || w.peers[0].UID != os.Geteuid() || w.peers[0].Address == "" {
 		t.Errorf("asked by %+v", w.peers)
 	}
-	if status, _, body := ask(t, s, http.MethodPost, "/api/v1/restart", strings.NewReader("{}"), bearer...); status != 409 || !strings.Contains(body, "do not run") {
+	if status, _, body := ask(t, s, http.MethodPost, "/api/v1/restart", strings.NewReader("{}"), bearer...); status != 409 ||
+		!strings.Contains(body, "do not run") {
 		t.Errorf("restart: %d %s", status, body)
+	}
+	for body, want := range map[string]string{`{}`: "it goes on with []", `{"command":["rm"]}`: "cannot take a new command from the page"} {
+		if _, _, text := ask(t, s, http.MethodPost, "/api/v1/resume", strings.NewReader(body), bearer...); !strings.Contains(text, want) {
+			t.Errorf("resume %s: %s", body, text)
+		}
 	}
 	if status, _, _ := ask(t, s, http.MethodGet, "/api/v1/stop", nil, bearer...); status != 405 {
 		t.Errorf("GET stop: %d", status)
 	}
-	if status, _, _ := ask(t, s, http.MethodPost, "/api/v1/stop", strings.NewReader("{"+strings.Repeat(" ", mostBody)+"}"), bearer...); status != 400 {
+	if status, _, _ := ask(t, s, http.MethodPost, "/api/v1/stop", strings.NewReader("{"+strings.Repeat(" ", mostBody)+"}"),
+		bearer...); status != 400 {
 		t.Errorf("a body without end: %d", status)
 	}
 }
@@ -316,7 +339,8 @@ func TestStream(t *testing.T) {
 		t.Errorf("events %v", ids)
 	}
 	var last []any
-	if len(rows) != 16 || json.Unmarshal(rows[15], &last) != nil || len(last) != 17 || last[0] != 15.0 || last[4] != "Running" || last[10].(float64) < 12002 {
+	if len(rows) != 16 || json.Unmarshal(rows[15], &last) != nil || len(last) != 17 || last[0] != 15.0 || last[4] != "Running" ||
+		last[10].(float64) < 12002 {
 		t.Errorf("%d rows, the last %v", len(rows), last)
 	}
 	lines = get("api/v1/events", "2")

@@ -83,6 +83,9 @@ function drawJob() {
   const goodput = d.accounting?.goodput ?? d.goodput;
   fact("Goodput", typeof goodput === "number" ? (goodput * 100).toFixed(1) + " %" : null);
   const why = [d.reason, d.message, d.hint].filter(Boolean).join(": ");
+  const pauses = d.phase === "Paused" || d.phase === "Pausing";
+  show($("pause"), !pauses);
+  show($("resume"), pauses);
   put($("message"), why);
   show($("message"), why !== "");
   drawFailure();
@@ -240,7 +243,7 @@ function drawTime() {
       phases.push({time, phase: e.phase, text: sentence(e)});
       if (e.phase === "Restarting" || e.phase === "Failed" || e.phase === "Timeout") marks.push({time, kind: "restart", colour: e.phase === "Restarting" ? "restarting" : "failed", text: sentence(e)});
     } else if (e.type.startsWith("Checkpoint")) marks.push({time, kind: "saved", colour: "succeeded", text: sentence(e)});
-    else if (e.type === "RestartRequested" || e.type === "StopRequested" || e.type === "NodeLost" || e.type === "NodeExcluded") marks.push({time, kind: "restart", colour: "accent", text: sentence(e)});
+    else if (e.type.endsWith("Requested") || e.type === "NodeLost" || e.type === "NodeExcluded") marks.push({time, kind: "restart", colour: "accent", text: sentence(e)});
   }
   phases.sort((a, b) => a.time - b.time);
   timeline.set(phases, marks, from, to);
@@ -340,6 +343,8 @@ async function steer(verb, body) {
   put($("said"), text);
   show($("said"), true);
 }
+$("pause").addEventListener("click", () => { if (confirm("End all workers until the job is resumed?")) steer("pause", {}); });
+$("resume").addEventListener("click", () => steer("resume", {}));
 $("restart").addEventListener("click", () => { if (confirm("Restart all workers of the job?")) steer("restart", {}); });
 $("stop").addEventListener("click", () => { if (confirm("Stop the job on all its nodes?")) steer("stop", {}); });
 

@@ -1,4 +1,4 @@
-package c10d
+package pickle
 
 import (
 	"bytes"
@@ -17,31 +17,35 @@ type unpickler struct {
 	marks []int          // where in stack each open mark lies
 	memo  []any          // what was kept under the numbers 0, 1, 2, …, as Python gives them
 	far   map[uint32]any // and under others
+	named []*Class       // what it may name
 }
 
-// unpickle returns the one value of a pickle of protocol 2 to 5.
-func unpickle(data []byte) (any, error) {
-	u := unpickler{data: data}
+// Read returns the one value of a pickle of protocol 2 to 5 (Python 3.14 writes 5, 3.8 to 3.13 write 4, 3.7 writes 3).
+// It is nil, a bool, int64, float64, string, []byte (a part of data), Tuple, *List, *Set, *Dict, *Object, *Class, or
+// what the function of a class has returned. Globals other than set, bytes and _codecs.encode (builtins) and those of
+// classes are refused. Errors are of type *Error where an opcode is to blame.
+func Read(data []byte, classes ...*Class) (any, error) {
+	u := unpickler{data: data, named: classes}
 	for {
 		if u.pos >= len(u.data) {
 			return nil, fmt.Errorf("cannot read pickle: it ends at offset %d without STOP", len(u.data))
 		}
 		at, op := u.pos, u.data[u.pos]
-		if (at == 0) != (op == opProto) {
-			return nil, &PickleError{op, at, "PROTO must be first, and only there"}
+		if (at == 0) != (op == OpProto) {
+			return nil, &Error{op, at, "PROTO must be first, and only there"}
 		}
 		u.pos++
-		if op == opStop {
+		if op == OpStop {
 			if len(u.stack) != 1 || len(u.marks) != 0 {
-				return nil, &PickleError{op, at, fmt.Sprintf("%d values and %d marks are left, want one value", len(u.stack), len(u.marks))}
+				return nil, &Error{op, at, fmt.Sprintf("%d values and %d marks are left, want one value", len(u.stack), len(u.marks))}
 			}
 			if rest := len(u.data) - u.pos; rest > 0 {
-				return nil, &PickleError{op, at, fmt.Sprintf("%d bytes follow", rest)}
+				return nil, &Error{op, at, fmt.Sprintf("%d bytes follow", rest)}
 			}
 			return u.stack[0], nil
 		}
 		if err := u.step(op); err != nil {
-			return nil, &PickleError{op, at, err.Error()}
+			return nil, &Error{op, at, err.Error()}
 		}
 	}
 }
@@ -49,13 +53,13 @@ func unpickle(data []byte) (any, error) {
 // step follows one opcode; its argument begins at pos.
 func (u *unpickler) step(op byte) error {
 	switch op {
-	case opProto:
+	case OpProto:
 		b, err := u.take(1)
 		if err == nil && (b[0] < 2 || b[0] > 5) {
 			err = fmt.Errorf("protocol is %d, limits are 2 and 5", b[0])
 		}
 		return err
-	case opFrame:
+	case OpFrame:
 		b, err := u.take(8)
 		if err != nil {
 			return err
@@ -64,44 +68,44 @@ func (u *unpickler) step(op byte) error {
 			return fmt.Errorf("frame of %d bytes, %d are left", n, rest)
 		}
 		return nil
-	case opMark:
+	case OpMark:
 		u.marks = append(u.marks, len(u.stack))
 		return nil
-	case opPop:
+	case OpPop:
 		return u.discard()
-	case opPopMark:
+	case OpPopMark:
 		_, err := u.toMark()
 		return err
-	case opNone:
+	case OpNone:
 		u.push(nil)
-	case opNewTrue:
+	case OpNewTrue:
 		u.push(true)
-	case opNewFalse:
+	case OpNewFalse:
 		u.push(false)
-	case opEmptyTuple:
-		u.push(pyTuple(nil))
-	case opEmptyList:
-		u.push(&pyList{})
-	case opEmptyDict:
-		u.push(&pyDict{})
-	case opEmptySet:
-		u.push(&pySet{})
-	case opBinInt, opBinInt1, opBinInt2, opLong1, opBinFloat:
+	case OpEmptyTuple:
+		u.push(Tuple(nil))
+	case OpEmptyList:
+		u.push(&List{})
+	case OpEmptyDict:
+		u.push(&Dict{})
+	case OpEmptySet:
+		u.push(&Set{})
+	case OpBinInt, OpBinInt1, OpBinInt2, OpLong1, OpBinFloat:
 		return u.number(op)
-	case opShortBinUnicode, opBinUnicode, opBinUnicode8, opShortBinBytes, opBinBytes, opBinBytes8:
+	case OpShortBinUnicode, OpBinUnicode, OpBinUnicode8, OpShortBinBytes, OpBinBytes, OpBinBytes8:
 		return u.text(op)
-	case opMemoize, opBinPut, opLongBinPut, opBinGet, opLongBinGet:
+	case OpMemoize, OpBinPut, OpLongBinPut, OpBinGet, OpLongBinGet:
 		return u.remember(op)
-	case opTuple, opTuple1, opTuple2, opTuple3:
+	case OpTuple, OpTuple1, OpTuple2, OpTuple3:
 		return u.tuple(op)
-	case opGlobal, opStackGlobal:
+	case OpGlobal, OpStackGlobal:
 		return u.global(op)
-	case opAppend, opAppends, opAddItems, opSetItem, opSetItems:
+	case OpAppend, OpAppends, OpAddItems, OpSetItem, OpSetItems:
 		return u.fill(op)
-	case opNewObj, opReduce, opBuild:
+	case OpNewObj, OpReduce, OpBuild:
 		return u.object(op)
 	default:
-		return fmt.Errorf("is not allowed in a state")
+		return fmt.Errorf("is not allowed")
 	}
 	return nil
 }
@@ -170,14 +174,14 @@ func (u *unpickler) uint(size int) (uint64, error) {
 
 func (u *unpickler) number(op byte) error {
 	switch op {
-	case opBinFloat:
+	case OpBinFloat:
 		b, err := u.take(8)
 		if err != nil {
 			return err
 		}
 		u.push(math.Float64frombits(binary.BigEndian.Uint64(b)))
 		return nil
-	case opLong1:
+	case OpLong1:
 		size, err := u.uint(1)
 		if err != nil {
 			return err
@@ -196,16 +200,16 @@ func (u *unpickler) number(op byte) error {
 	}
 	size := 1
 	switch op {
-	case opBinInt2:
+	case OpBinInt2:
 		size = 2
-	case opBinInt:
+	case OpBinInt:
 		size = 4
 	}
 	n, err := u.uint(size)
 	if err != nil {
 		return err
 	}
-	if op == opBinInt {
+	if op == OpBinInt {
 		u.push(int64(int32(n)))
 	} else {
 		u.push(int64(n))
@@ -216,9 +220,9 @@ func (u *unpickler) number(op byte) error {
 func (u *unpickler) text(op byte) error {
 	size := 1
 	switch op {
-	case opBinUnicode, opBinBytes:
+	case OpBinUnicode, OpBinBytes:
 		size = 4
-	case opBinUnicode8, opBinBytes8:
+	case OpBinUnicode8, OpBinBytes8:
 		size = 8
 	}
 	n, err := u.uint(size)
@@ -229,7 +233,7 @@ func (u *unpickler) text(op byte) error {
 	if err != nil {
 		return err
 	}
-	if op == opShortBinBytes || op == opBinBytes || op == opBinBytes8 {
+	if op == OpShortBinBytes || op == OpBinBytes || op == OpBinBytes8 {
 		u.push(b)
 		return nil
 	}
@@ -243,9 +247,9 @@ func (u *unpickler) text(op byte) error {
 // remember stores the value on top in the memo, or pushes one from there.
 func (u *unpickler) remember(op byte) error {
 	at := uint64(len(u.memo) + len(u.far))
-	if op != opMemoize {
+	if op != OpMemoize {
 		size := 1
-		if op == opLongBinPut || op == opLongBinGet {
+		if op == OpLongBinPut || op == OpLongBinGet {
 			size = 4
 		}
 		var err error
@@ -254,7 +258,7 @@ func (u *unpickler) remember(op byte) error {
 		}
 	}
 	near := at < uint64(len(u.memo))
-	if op == opBinGet || op == opLongBinGet {
+	if op == OpBinGet || op == OpLongBinGet {
 		v, ok := u.far[uint32(at)]
 		switch {
 		case near:
@@ -284,19 +288,19 @@ func (u *unpickler) remember(op byte) error {
 }
 
 func (u *unpickler) tuple(op byte) error {
-	if op == opTuple {
+	if op == OpTuple {
 		items, err := u.toMark()
 		if err != nil {
 			return err
 		}
-		u.push(append(pyTuple(nil), items...))
+		u.push(append(Tuple(nil), items...))
 		return nil
 	}
-	n := int(op-opTuple1) + 1
+	n := int(op-OpTuple1) + 1
 	if len(u.stack)-n < u.base() {
 		return fmt.Errorf("the stack holds %d values, want %d", len(u.stack)-u.base(), n)
 	}
-	t := append(pyTuple(nil), u.stack[len(u.stack)-n:]...)
+	t := append(Tuple(nil), u.stack[len(u.stack)-n:]...)
 	u.stack = u.stack[:len(u.stack)-n]
 	u.push(t)
 	return nil
@@ -304,7 +308,7 @@ func (u *unpickler) tuple(op byte) error {
 
 func (u *unpickler) global(op byte) error {
 	var module, name string
-	if op == opGlobal {
+	if op == OpGlobal {
 		for _, s := range []*string{&module, &name} {
 			end := bytes.IndexByte(u.data[u.pos:], '\n')
 			if end < 0 {
@@ -326,11 +330,11 @@ func (u *unpickler) global(op byte) error {
 		module, ok1 = m.(string)
 		name, ok2 = n.(string)
 		if !ok1 || !ok2 {
-			return fmt.Errorf("name is %s and %s, want two str", describe(m), describe(n))
+			return fmt.Errorf("name is %s and %s, want two str", Describe(m), Describe(n))
 		}
 	}
-	class, ok := classes[module+" "+name]
-	if !ok {
+	class := u.find(module, name)
+	if class == nil {
 		const most = 100 // of a name that may be megabytes long
 		full := module + "." + name
 		return fmt.Errorf("global %.*q is not allowed", most, full)
@@ -339,14 +343,26 @@ func (u *unpickler) global(op byte) error {
 	return nil
 }
 
+// find returns what a pickle may name so, nil for anything else.
+func (u *unpickler) find(module, name string) *Class {
+	for _, classes := range [...][]*Class{u.named, builtins[:]} {
+		for _, c := range classes {
+			if c.Module == module && c.Name == name {
+				return c
+			}
+		}
+	}
+	return nil
+}
+
 // fill puts items into the container below them.
 func (u *unpickler) fill(op byte) error {
 	var items []any
 	var err error
 	switch op {
-	case opAppend, opSetItem:
+	case OpAppend, OpSetItem:
 		n := 1
-		if op == opSetItem {
+		if op == OpSetItem {
 			n = 2
 		}
 		if len(u.stack)-n < u.base() {
@@ -363,28 +379,28 @@ func (u *unpickler) fill(op byte) error {
 		return fmt.Errorf("the stack is empty")
 	}
 	switch c := u.stack[len(u.stack)-1].(type) {
-	case *pyList:
-		if op == opAppend || op == opAppends {
-			c.items = append(c.items, items...)
+	case *List:
+		if op == OpAppend || op == OpAppends {
+			c.Items = append(c.Items, items...)
 			return nil
 		}
-	case *pySet:
-		if op == opAddItems {
-			c.items = append(c.items, items...)
+	case *Set:
+		if op == OpAddItems {
+			c.Items = append(c.Items, items...)
 			return nil
 		}
-	case *pyDict:
-		if op == opSetItem || op == opSetItems {
+	case *Dict:
+		if op == OpSetItem || op == OpSetItems {
 			if len(items)%2 != 0 {
 				return fmt.Errorf("%d items, want pairs", len(items))
 			}
 			for i := 0; i < len(items); i += 2 {
-				c.pairs = append(c.pairs, pyPair{items[i], items[i+1]})
+				c.Pairs = append(c.Pairs, Pair{items[i], items[i+1]})
 			}
 			return nil
 		}
 	}
-	return fmt.Errorf("cannot fill %s", describe(u.stack[len(u.stack)-1]))
+	return fmt.Errorf("cannot fill %s", Describe(u.stack[len(u.stack)-1]))
 }
 
 // object makes or fills an instance.
@@ -397,33 +413,36 @@ func (u *unpickler) object(op byte) error {
 	if err != nil {
 		return err
 	}
-	if op == opBuild {
-		o, isObject := on.(*pyObject)
-		attrs, isDict := arg.(*pyDict)
+	if op == OpBuild {
+		o, isObject := on.(*Object)
+		attrs, isDict := arg.(*Dict)
 		if !isObject || !isDict {
-			return fmt.Errorf("cannot build %s from %s", describe(on), describe(arg))
+			return fmt.Errorf("cannot build %s from %s", Describe(on), Describe(arg))
 		}
 		if o.built {
-			return fmt.Errorf("%s is built twice", describe(o))
+			return fmt.Errorf("%s is built twice", Describe(o))
 		}
 		// Shared, not copied: one large dict may build any number of objects, a byte each.
-		o.attrs, o.built = attrs.pairs, true
+		o.Attrs, o.built = attrs.Pairs, true
 		u.push(o)
 		return nil
 	}
-	class, isClass := on.(pyClass)
-	args, isTuple := arg.(pyTuple)
+	class, isClass := on.(*Class)
+	args, isTuple := arg.(Tuple)
 	if !isClass || !isTuple {
-		return fmt.Errorf("cannot call %s with %s", describe(on), describe(arg))
+		return fmt.Errorf("cannot call %s with %s", Describe(on), Describe(arg))
 	}
-	if op == opNewObj {
-		if (class != classState && class != classNode) || len(args) != 0 {
-			return fmt.Errorf("cannot make this object with %s", describe(arg))
+	if op == OpNewObj {
+		if class.Call != nil || len(args) != 0 {
+			return fmt.Errorf("cannot make this object with %s", Describe(arg))
 		}
-		u.push(&pyObject{class: class})
+		u.push(&Object{Class: class})
 		return nil
 	}
-	v, err := call(class, args)
+	if class.Call == nil {
+		return fmt.Errorf("cannot call this with %s", Describe(arg))
+	}
+	v, err := class.Call(args)
 	if err != nil {
 		return err
 	}
