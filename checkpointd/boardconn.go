@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"muster/internal/wire"
 	"muster/rendezvous"
 )
 
@@ -191,7 +191,7 @@ func (c *boardConn) Read(into []byte) (int, error) {
 		case c.ended && text == nil:
 			continue
 		case text != nil:
-			c.unread = append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...)
+			c.unread = wire.FrameText(text)
 			c.mu.Lock()
 			c.lastMoved = time.Now()
 			c.mu.Unlock()

@@ -15,6 +15,7 @@ import (
 
 	"muster/checkpointd/planner"
 	"muster/internal/testutil"
+	"muster/internal/wire"
 	"muster/rendezvous/memstore"
 )
 
@@ -34,7 +35,7 @@ func boardPair(t *testing.T) (a, b *boardConn, board *memstore.Client) {
 func TestBoardConn(t *testing.T) {
 	a, b, _ := boardPair(t)
 	for n := range 300 {
-		if err := writeFrame(a, planner.Report{Seq: uint64(n + 1), Addr: "agent-a"}); err != nil {
+		if err := wire.Write(a, planner.Report{Seq: uint64(n + 1), Addr: "agent-a"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -43,33 +44,33 @@ func TestBoardConn(t *testing.T) {
 	}
 	for last := uint64(0); last < 300; {
 		var r planner.Report
-		if err := readFrame(b, peerLimit, &r); err != nil || r.Seq <= last {
+		if err := wire.Read(b, peerLimit, &r); err != nil || r.Seq <= last {
 			t.Fatalf("report %d behind %d: %v", r.Seq, last, err)
 		}
 		last = r.Seq
 	}
-	if err := writeFrame(b, planner.View{Seen: 300}); err != nil {
+	if err := wire.Write(b, planner.View{Seen: 300}); err != nil {
 		t.Fatal(err)
 	}
 	var v planner.View
-	if err := readFrame(a, peerLimit, &v); err != nil || v.Seen != 300 {
+	if err := wire.Read(a, peerLimit, &v); err != nil || v.Seen != 300 {
 		t.Fatalf("%+v, %v", v, err)
 	}
-	if err := writeFrame(a, planner.Report{Seq: 301, Addr: "agent-a"}); err != nil {
+	if err := wire.Write(a, planner.Report{Seq: 301, Addr: "agent-a"}); err != nil {
 		t.Fatal(err)
 	}
 	a.bye() // what it said last is heard
 	var r planner.Report
-	if err := readFrame(b, peerLimit, &r); err != nil || r.Seq != 301 {
+	if err := wire.Read(b, peerLimit, &r); err != nil || r.Seq != 301 {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if err := readFrame(b, peerLimit, &v); !errors.Is(err, io.EOF) {
+	if err := wire.Read(b, peerLimit, &v); !errors.Is(err, io.EOF) {
 		t.Errorf("the other end has left: %v", err)
 	}
 	if err := b.Close(); err != nil {
 		t.Error(err)
 	}
-	if err := readFrame(b, peerLimit, &v); !errors.Is(err, net.ErrClosed) {
+	if err := wire.Read(b, peerLimit, &v); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("closed: %v", err)
 	}
 }
@@ -96,17 +97,17 @@ func TestBoardConnHostile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, b, board := boardPair(t)
-			if err := writeFrame(a, planner.View{Seen: 1}); err != nil {
+			if err := wire.Write(a, planner.View{Seen: 1}); err != nil {
 				t.Fatal(err)
 			}
 			var v planner.View
-			if err := readFrame(b, peerLimit, &v); err != nil {
+			if err := wire.Read(b, peerLimit, &v); err != nil {
 				t.Fatal(err)
 			}
 			if err := board.Set(t.Context(), "a", try.text); err != nil {
 				t.Fatal(err)
 			}
-			err := readFrame(b, peerLimit, &v)
+			err := wire.Read(b, peerLimit, &v)
 			if err == nil || !strings.Contains(err.Error(), try.want) {
 				t.Errorf("%v, want %s", err, try.want)
 			}
@@ -130,7 +131,7 @@ func TestBoardConnSilence(t *testing.T) {
 	a := dialBoard(t.Context(), board, "a", "b", "agent-a", 2, beat)
 	b := dialBoard(t.Context(), space.Client(), "b", "a", "agent-b", 2, beat)
 	defer b.Close()
-	if err := writeFrame(a, planner.View{Seen: 1}); err != nil {
+	if err := wire.Write(a, planner.View{Seen: 1}); err != nil {
 		t.Fatal(err)
 	}
 	testutil.Eventually(t, 20*time.Second, "it says again that it is there", func() bool {
@@ -139,13 +140,13 @@ func TestBoardConnSilence(t *testing.T) {
 		return err == nil && json.Unmarshal(text, &w) == nil && w.N > 3 && bytes.Contains(w.Text, []byte(`"seen":1`))
 	})
 	var v planner.View
-	if err := readFrame(b, peerLimit, &v); err != nil || v.Seen != 1 {
+	if err := wire.Read(b, peerLimit, &v); err != nil || v.Seen != 1 {
 		t.Fatalf("%+v, %v", v, err)
 	}
 	var n int
 	again := make(chan error, 1)
 	go func() {
-		err := readFrame(b, peerLimit, &v)
+		err := wire.Read(b, peerLimit, &v)
 		n++
 		again <- err
 	}()

@@ -13,6 +13,7 @@ import (
 
 	"muster/checkpointd/planner"
 	"muster/internal/peertls"
+	"muster/internal/wire"
 )
 
 // fetchLocked gets a copy of a shard from another node, unless that is being done.
@@ -119,7 +120,7 @@ func (s *Service) fetch(st *set, shard int, at moment, from peertls.Identity) er
 	defer stop()
 	_ = conn.SetReadDeadline(time.Now().Add(stallTime))
 	var head copyHead
-	if err := readFrame(conn, greetingLimit, &head); err != nil {
+	if err := wire.Read(conn, greetingLimit, &head); err != nil {
 		return noEOF(err)
 	}
 	if err := head.check(); err != nil {
@@ -224,7 +225,7 @@ func (c *session) findLocked(path string) (shard int, ok bool) {
 		}
 		_ = conn.SetReadDeadline(time.Now().Add(peerTime))
 		var head copyHead
-		err = readFrame(conn, greetingLimit, &head)
+		err = wire.Read(conn, greetingLimit, &head)
 		_ = conn.Close()
 		if err == nil && head.Error == "" && head.Shard >= 0 && head.Shard < st.shards {
 			return head.Shard, true

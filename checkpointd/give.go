@@ -10,6 +10,7 @@ import (
 
 	"muster/internal/admission"
 	"muster/internal/peertls"
+	"muster/internal/wire"
 )
 
 // accept serves the other nodes.
@@ -40,13 +41,13 @@ const peerMisbehaved = "a node says about checkpoints what cannot be: its connec
 func (t *team) answer(conn *peertls.Conn) {
 	_ = conn.SetDeadline(time.Now().Add(peerTime))
 	var g greeting
-	if readFrame(conn, greetingLimit, &g) != nil {
+	if wire.Read(conn, greetingLimit, &g) != nil {
 		return // it has gone, or is none of ours
 	}
 	if err := g.check(); err != nil {
 		t.s.cfg.Log.Warn().Err(err).Stringer("addr", conn.RemoteAddr()).Msg(peerMisbehaved)
 		if g.Op != "join" {
-			_ = writeFrame(conn, copyHead{Error: err.Error()})
+			_ = wire.Write(conn, copyHead{Error: err.Error()})
 		}
 		return
 	}
@@ -67,7 +68,7 @@ func (t *team) answer(conn *peertls.Conn) {
 			}
 		}
 		t.s.mu.Unlock()
-		_ = writeFrame(conn, head)
+		_ = wire.Write(conn, head)
 	}
 }
 
@@ -82,7 +83,7 @@ func (t *team) giveCopy(conn net.Conn, g greeting) {
 	}
 	if slot == nil {
 		s.mu.Unlock()
-		_ = writeFrame(conn, copyHead{Error: fmt.Sprintf("shard %d of step %d is not in memory any more", g.Shard, g.At.Step)})
+		_ = wire.Write(conn, copyHead{Error: fmt.Sprintf("shard %d of step %d is not in memory any more", g.Shard, g.At.Step)})
 		return
 	}
 	slot.Pins++

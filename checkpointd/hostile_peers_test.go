@@ -17,6 +17,7 @@ import (
 	"muster/checkpointd/planner"
 	"muster/internal/peertls"
 	"muster/internal/testutil"
+	"muster/internal/wire"
 	"muster/rendezvous"
 	"muster/rendezvous/memstore"
 )
@@ -188,13 +189,13 @@ func TestHostileDirectory(t *testing.T) {
 		Key: planner.Key{Dir: dir, Shards: 1}, Copies: []planner.Copy{{At: at, Persist: true}}, Saves: []int{0}, Begun: at,
 		Committed: planner.Never, NextAt: planner.Never, Keep: 1, Loads: 1,
 	}}}
-	if err := writeFrame(conn, r); err != nil {
+	if err := wire.Write(conn, r); err != nil {
 		t.Fatal(err)
 	}
 	var v planner.View
 	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
 	for len(v.Sets) == 0 {
-		if err := readFrame(conn, peerLimit, &v); err != nil {
+		if err := wire.Read(conn, peerLimit, &v); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -208,7 +209,7 @@ func TestHostileDirectory(t *testing.T) {
 	for v.Sets == nil || v.Sets[0].Dir != dir && v.Sets[len(v.Sets)-1].Dir != dir ||
 		!slices.ContainsFunc(v.Sets, func(s planner.SetView) bool { return s.Dir == dir && s.Err != "" }) {
 		v = planner.View{}
-		if err := readFrame(conn, peerLimit, &v); err != nil {
+		if err := wire.Read(conn, peerLimit, &v); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -515,7 +516,7 @@ func FuzzView(f *testing.F) {
 	s.team = &team{s: s}
 	f.Fuzz(func(t *testing.T, text string) {
 		var v planner.View
-		if readFrame(strings.NewReader(framed(text)), peerLimit, &v) != nil || v.Check() != nil {
+		if wire.Read(strings.NewReader(framed(text)), peerLimit, &v) != nil || v.Check() != nil {
 			return
 		}
 		s.mu.Lock()
@@ -542,7 +543,7 @@ func FuzzGreeting(f *testing.F) {
 	f.Add(`{"op":"find","dir":"/d/..","shards":-2,"path":"x"}`)
 	f.Fuzz(func(t *testing.T, text string) {
 		var g greeting
-		if readFrame(strings.NewReader(framed(text)), greetingLimit, &g) != nil || g.check() != nil {
+		if wire.Read(strings.NewReader(framed(text)), greetingLimit, &g) != nil || g.check() != nil {
 			return
 		}
 		if g.Op != "join" && (g.Shard < 0 || g.Shard >= g.Shards || g.Shards > planner.MaxShards || !filepath.IsAbs(g.Dir) ||
@@ -558,7 +559,7 @@ func FuzzCopyHead(f *testing.F) {
 	f.Add(`{"used":-1,"meta_offset":9223372036854775807,"meta_length":9223372036854775807,"parts":1000}`)
 	f.Fuzz(func(t *testing.T, text string) {
 		var h copyHead
-		if readFrame(strings.NewReader(framed(text)), greetingLimit, &h) != nil || h.check() != nil {
+		if wire.Read(strings.NewReader(framed(text)), greetingLimit, &h) != nil || h.check() != nil {
 			return
 		}
 		if h.MetaOff < headerSize || h.MetaOff+h.MetaLen > headerSize+h.Used || h.Used > copyLimit {

@@ -14,6 +14,7 @@ import (
 
 	"muster/checkpointd/planner"
 	"muster/internal/peertls"
+	"muster/internal/wire"
 	"muster/rendezvous"
 )
 
@@ -185,7 +186,7 @@ func (l *leading) serve(conn net.Conn, g *greeting) {
 	showing.Go(func() { l.show(m, rank) })
 	for {
 		r := &planner.Report{}
-		if err := readFrame(conn, peerLimit, r); err != nil {
+		if err := wire.Read(conn, peerLimit, r); err != nil {
 			l.ended(conn, rank, err)
 			break
 		}
@@ -241,7 +242,7 @@ func (l *leading) show(m *member, rank int) {
 		same := string(text) == string(m.last)
 		m.last = text
 		l.mu.Unlock()
-		if err != nil || !same && writeFrame(m.conn, json.RawMessage(text)) != nil {
+		if err != nil || !same && wire.Write(m.conn, json.RawMessage(text)) != nil {
 			_ = m.conn.Close()
 			return
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"muster/checkpointd/planner"
+	"muster/internal/wire"
 )
 
 // led reports whether this node hears what its leader decides.
@@ -109,7 +110,7 @@ func (t *team) send(conn net.Conn) {
 		r, unsent := t.report, t.unsent
 		t.unsent = false
 		s.mu.Unlock()
-		if unsent && writeFrame(conn, r) != nil {
+		if unsent && wire.Write(conn, r) != nil {
 			_ = conn.Close() // receive tells
 			return
 		}
@@ -121,7 +122,7 @@ func (t *team) receive(conn net.Conn) {
 	s := t.s
 	for {
 		var v planner.View
-		err := readFrame(conn, peerLimit, &v)
+		err := wire.Read(conn, peerLimit, &v)
 		if err == nil {
 			err = t.check(&v)
 			if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"muster/checkpointd/planner"
 )
@@ -62,6 +63,7 @@ func (s *Service) writePartLocked(st *set, o planner.Order) {
 			Msg("writing the newest checkpoint in memory to disk")
 	}
 	s.wg.Go(func() {
+		began := time.Now()
 		err, bad := place, -1
 		if err == nil && o.Compare {
 			bad, err = s.compare(f)
@@ -78,6 +80,7 @@ func (s *Service) writePartLocked(st *set, o planner.Order) {
 		}
 		if err == nil {
 			st.wrote, st.wroteTo = o.At, results[0].StepDir
+			s.wroteLocked(f.bytes(), began)
 		} else {
 			st.cause = err
 		}

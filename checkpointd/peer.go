@@ -15,6 +15,7 @@ import (
 
 	"muster/checkpointd/planner"
 	"muster/internal/peertls"
+	"muster/internal/wire"
 )
 
 // Nodes of one job speak to each other over TCP, encrypted, once both have proved that they have the job's token. A
@@ -151,7 +152,7 @@ func dialOnce(ctx context.Context, d peertls.Domain, to peertls.Identity, g gree
 	defer stop()
 	conn, err := d.Client(ctx, raw, to)
 	if err == nil {
-		if err = writeFrame(conn, g); err == nil {
+		if err = wire.Write(conn, g); err == nil {
 			return conn, nil
 		}
 	}
@@ -180,7 +181,7 @@ func sendCopy(conn net.Conn, m *memory, of *copied, part, parts int) error {
 	if parts == 0 {
 		parts = partsFor(of.used)
 	}
-	if err := writeFrame(conn,
+	if err := wire.Write(conn,
 		copyHead{Used: of.used, MetaOff: of.metaOff, MetaLen: of.metaLen, Persist: of.persist, Parts: parts}); err != nil {
 		return err
 	}
@@ -236,7 +237,7 @@ func receiveCopy(ctx context.Context, conn net.Conn, head *copyHead, m *memory,
 				defer func() { _ = conn.Close() }()
 				_ = conn.SetReadDeadline(time.Now().Add(stallTime))
 				var also copyHead
-				if err := readFrame(conn, greetingLimit, &also); err != nil {
+				if err := wire.Read(conn, greetingLimit, &also); err != nil {
 					return noEOF(err)
 				}
 				if also != *head {
@@ -250,4 +251,11 @@ func receiveCopy(ctx context.Context, conn net.Conn, head *copyHead, m *memory,
 	}
 	err := g.Wait()
 	return sums.digest(), err
+}
+
+func noEOF(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"muster/internal/peertls"
+	"muster/internal/wire"
 )
 
 // BenchmarkCopy brings 256 MiB over loopback from memory to memory: as plain bytes, which is what the network between
@@ -61,7 +62,7 @@ func BenchmarkCopy(b *testing.B) {
 					for part, conn := range here {
 						go func() {
 							var head copyHead
-							err := readFrame(conn, greetingLimit, &head)
+							err := wire.Read(conn, greetingLimit, &head)
 							if from, end := partOf(size, part, parts); err == nil {
 								_, err = io.ReadFull(conn, to.bytes[headerSize+from:headerSize+end])
 							}
@@ -73,7 +74,7 @@ func BenchmarkCopy(b *testing.B) {
 					}
 				default:
 					var head copyHead
-					if err = readFrame(here[0], greetingLimit, &head); err == nil {
+					if err = wire.Read(here[0], greetingLimit, &head); err == nil {
 						_, err = receiveCopy(b.Context(), keep{here[0]}, &head, to,
 							func(_ context.Context, part int) (net.Conn, error) { return keep{here[part]}, nil })
 					}

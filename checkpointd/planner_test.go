@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"muster/checkpointd/planner"
+	"muster/internal/wire"
 )
 
 // simNode is a node of a simulated job: the real table of its slots, and reports and views that are on their way.
@@ -435,7 +436,7 @@ func FuzzReport(f *testing.F) {
 	f.Add(`{"seq":18446744073709551615,"sets":[{"dir":"","shards":-3}]}`)
 	f.Fuzz(func(_ *testing.T, text string) {
 		var r planner.Report
-		if readFrame(strings.NewReader(framed(text)), peerLimit, &r) != nil {
+		if wire.Read(strings.NewReader(framed(text)), peerLimit, &r) != nil {
 			return
 		}
 		if r.Check() != nil || len(r.Sets) > 0 && r.Sets[0].Shards > 1<<10 {

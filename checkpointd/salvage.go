@@ -16,6 +16,7 @@ import (
 
 	"muster/checkpointd/planner"
 	"muster/internal/errhint"
+	"muster/internal/wire"
 )
 
 // Salvage brings to disk what an agent that was killed has left in memory and not written: of each set the newest
@@ -267,11 +268,11 @@ func askToSave(ctx context.Context, socket string) error {
 	}
 	defer func() { _ = conn.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	if err := writeFrame(conn, request{Op: "save"}); err != nil {
+	if err := wire.Write(conn, request{Op: "save"}); err != nil {
 		return fmt.Errorf("cannot ask the job to save: %w", err)
 	}
 	var rep reply
-	err = readFrame(conn, frameLimit, &rep)
+	err = wire.Read(conn, frameLimit, &rep)
 	if err != nil {
 		return fmt.Errorf("cannot hear whether the job has saved: %w", err)
 	}

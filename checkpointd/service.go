@@ -93,6 +93,7 @@ type Service struct {
 	closed   bool
 	segments *segments // nil: memory has no names
 	begun    time.Time
+	written  written
 	setID    int // numbers the sets in the label
 }
 
@@ -195,6 +196,26 @@ func (s *Service) wakeLocked() {
 // allSetsLocked are the sets, and those of other numbers of shards that are only to be written still.
 func (s *Service) allSetsLocked() []*set {
 	return append(append([]*set(nil), s.retired...), s.sets...)
+}
+
+// written is what was brought to disk of this node's memory: parts of steps, their bytes, and how long that took.
+type written struct {
+	parts, bytes int64
+	took         time.Duration
+}
+
+// Wrote returns how many parts of steps this node has brought to disk, their bytes, and how long that took.
+func (s *Service) Wrote() (parts, bytes int64, took time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.written.parts, s.written.bytes, s.written.took
+}
+
+// wroteLocked takes in that a part was written that took since began.
+func (s *Service) wroteLocked(bytes int64, began time.Time) {
+	s.written.parts++
+	s.written.bytes += bytes
+	s.written.took += time.Since(began)
 }
 
 // findSetLocked returns a set, nil where there is none.

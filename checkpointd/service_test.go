@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"muster/internal/testutil"
+	"muster/internal/wire"
 )
 
 func TestMain(m *testing.M) {
@@ -725,7 +726,7 @@ func FuzzRequest(f *testing.F) {
 	f.Add([]byte("\x7f\xff\xff\xff{"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var req request
-		err := readFrame(strings.NewReader(string(data)), frameLimit, &req)
+		err := wire.Read(strings.NewReader(string(data)), frameLimit, &req)
 		if err == nil && len(data) < 4+len(req.Op) {
 			t.Fatalf("%d bytes became %+v", len(data), req)
 		}

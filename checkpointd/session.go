@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"muster/checkpointd/planner"
+	"muster/internal/wire"
 )
 
 const (
@@ -72,7 +73,7 @@ func (c *session) serve() {
 	defer c.end()
 	for {
 		var req request
-		if err := readFrame(c.conn, frameLimit, &req); err != nil {
+		if err := wire.Read(c.conn, frameLimit, &req); err != nil {
 			quiet := errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, unix.ECONNRESET) ||
 				errors.Is(err, os.ErrDeadlineExceeded)
 			if !quiet { // it did not just die

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"muster/internal/testutil"
+	"muster/internal/wire"
 	"muster/rendezvous"
 	"muster/rendezvous/memstore"
 )
@@ -419,7 +420,7 @@ func TestTeamStrangers(t *testing.T) {
 		}
 		_ = conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 		var head copyHead
-		if err := readFrame(conn, greetingLimit, &head); err == nil && head.Error == "" && g.Op != "join" {
+		if err := wire.Read(conn, greetingLimit, &head); err == nil && head.Error == "" && g.Op != "join" {
 			t.Errorf("%+v: %+v", g, head)
 		}
 		conn.Close()

@@ -4,6 +4,8 @@ import (
 	"net"
 
 	"golang.org/x/sys/unix"
+
+	"muster/internal/wire"
 )
 
 // Python's half of this is internal/python/checkpoint/muster/checkpoint/_agent.py. Fields are only ever added.
@@ -80,7 +82,7 @@ type reply struct {
 
 // writeReply writes one frame, with a descriptor unless fd is -1.
 func writeReply(conn *net.UnixConn, rep reply, fd int) error {
-	frame, err := frameOf(rep)
+	frame, err := wire.Frame(rep)
 	if err != nil {
 		return err
 	}

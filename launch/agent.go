@@ -129,11 +129,17 @@ func (a *Agent) Run(ctx context.Context) (res Result, err error) {
 	defer func() { err = errors.Join(err, a.Handler.Close()) }()
 	defer func() { err = errors.Join(err, a.close(ctx, err == nil && res.Status == errhint.OK)) }()
 	if a.Steering == nil {
-		if a.Steering, err = OpenSteering(a.Plan, false, a.Log); err != nil {
+		if a.Steering, err = OpenSteering(ctx, a.Plan, false, nil, a.Log); err != nil {
 			return res, err
 		}
 	}
 	ctx = a.Steering.Until(ctx)
+	if c, counts := a.Handler.(rendezvous.Counter); counts {
+		a.Steering.gathers(func(m *report.Measured) {
+			n := c.Counts()
+			m.StoreOperations, m.LostNodes = n.StoreOperations, n.LostNodes
+		})
+	}
 	var ended func()
 	a.Hurry, ended = either(a.Hurry, a.Steering.now)
 	defer ended()
@@ -158,7 +164,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	if a.status, err = report.OpenStatus(report.StatusConfig{
 		Path: job.StatusFile, TerminationLog: a.TerminationLog, RunID: a.Plan.RunID, Name: a.Plan.Title(),
 		Node: a.Plan.Hostname, Workers: a.Plan.Procs, Outputs: []*os.File{a.Stdout, a.Stderr}, Log: a.Log, Now: time.Now,
-		Ranks: a.Steering.ranks, Changed: a.Steering.tell,
+		Ranks: a.Steering.ranks, Accounting: a.Steering.accounting, Changed: a.Steering.tell,
 	}); err != nil {
 		return err
 	}

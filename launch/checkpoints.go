@@ -14,6 +14,7 @@ import (
 	"muster/internal/python"
 	"muster/launch/plan"
 	"muster/launch/policy"
+	"muster/launch/report"
 	"muster/rendezvous"
 )
 
@@ -30,6 +31,8 @@ type Checkpoints interface {
 	Drain(ctx context.Context) error
 	// Label names what is left in memory if the agent is killed, for Agent.Salvager; empty: nothing is.
 	Label() string
+	// Wrote returns how many parts of steps were brought to disk here, their bytes, and how long that took.
+	Wrote() (parts, bytes int64, took time.Duration)
 	// Close gives up what is left.
 	Close() error
 }
@@ -64,6 +67,10 @@ func (a *Agent) openCheckpoints(ctx context.Context) (err error) {
 	if a.checkpoints, err = a.OpenCheckpoints(ctx, a.Plan.CheckpointSocket()); err != nil {
 		return err
 	}
+	a.Steering.gathers(func(m *report.Measured) {
+		parts, bytes, took := a.checkpoints.Wrote()
+		m.Written, m.WrittenBytes = report.Durations{Count: parts, Seconds: took.Seconds()}, bytes
+	})
 	if label, limit := a.checkpoints.Label(), a.Plan.Job.Checkpoint.Salvage; label != "" {
 		a.tree.RunOnDeath(append(slices.Clone(a.Salvager), label, limit.String()), limit+salvageGrace)
 	}

@@ -27,11 +27,12 @@ type keeper struct{ saved chan string }
 func (k keeper) BeginRound(context.Context, rendezvous.Round, rendezvous.Board, bool) error {
 	return nil
 }
-func (k keeper) RoundOver(string)            {}
-func (k keeper) Save(why string)             { k.saved <- why }
-func (k keeper) Label() string               { return "" }
-func (k keeper) Drain(context.Context) error { return nil }
-func (k keeper) Close() error                { return nil }
+func (k keeper) RoundOver(string)                                {}
+func (k keeper) Save(why string)                                 { k.saved <- why }
+func (k keeper) Label() string                                   { return "" }
+func (k keeper) Wrote() (parts, bytes int64, took time.Duration) { return 0, 0, 0 }
+func (k keeper) Drain(context.Context) error                     { return nil }
+func (k keeper) Close() error                                    { return nil }
 
 // TestNotice has a cloud say when its machine will end. The agent saves, tells the deadline, and makes the file for
 // workers.

@@ -15,6 +15,7 @@ import (
 	"muster/internal/proc"
 	"muster/launch/output"
 	"muster/launch/plan"
+	"muster/launch/progress"
 	"muster/launch/report"
 	"muster/launch/warm"
 	"muster/rendezvous"
@@ -28,6 +29,8 @@ type worker struct {
 	plan.Worker
 	proc *proc.Process
 	logs *output.Worker
+	// progress is what its program tells of itself; nil: it cannot.
+	progress *progress.File
 	// forked says that it comes from a template.
 	forked bool
 	// stopped is true when muster had begun to end the worker before it ended, or its lease was over. Written before
@@ -108,6 +111,7 @@ func (a *Agent) startWorkers(ctx context.Context, g *WorkerGroup, first, n int) 
 			w.logs.Started()
 			if w.proc == nil {
 				w.logs.Finish(ctx) // nothing was written: it returns at once
+				w.progress.Close()
 			}
 		}
 	}()
@@ -154,6 +158,7 @@ func (a *Agent) newWorker(g *WorkerGroup, local int) (*worker, proc.Spec, error)
 	if w.Worker, err = a.Plan.Worker(g.round, local, g.restarts, logs.ErrorFile()); err != nil {
 		return w, proc.Spec{}, err
 	}
+	w.progress = a.Steering.openProgress(w.Rank)
 	if err := a.tellDebug(g.logs, w.Worker); err != nil {
 		return w, proc.Spec{}, err
 	}

@@ -138,6 +138,7 @@ func (a *Agent) meet(ctx context.Context) (*Result, error) {
 	}
 	restarts := a.policy.Restarts()
 	began := time.Now()
+	met := a.Steering.meets()
 	waiting, done := a.untilDeadline(ctx)
 	defer done()
 	if a.unfit != nil {
@@ -146,6 +147,7 @@ func (a *Agent) meet(ctx context.Context) (*Result, error) {
 		defer cancel()
 	}
 	round, err := a.Handler.Next(waiting, rendezvous.Member{Role: a.Plan.Job.Role, LocalWorldSize: a.Plan.Procs})
+	met()
 	a.LogTo(a.logs.Message())
 	if err != nil {
 		if a.atDoor != nil && ctx.Err() == nil {

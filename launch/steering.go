@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"os"
 	"slices"
 	"strconv"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/printable"
 	"muster/internal/proc"
+	"muster/launch/accounting"
 	"muster/launch/control"
 	"muster/launch/job"
 	"muster/launch/plan"
@@ -34,6 +36,7 @@ type Steering struct {
 	dir  rundir.Dir
 	// server is nil where the directory cannot have a socket: the job runs all the same.
 	server *control.Server
+	view   *View
 	// now is closed when workers are to end without grace.
 	now     chan struct{}
 	nowOnce sync.Once
@@ -66,6 +69,16 @@ type Steering struct {
 	board     roundBoard
 	// others is what was heard last of the round's other nodes, by group rank.
 	others map[int]heardStatus
+	// done is how far workers here have come that have ended.
+	done  doneSteps
+	books books
+	// warned are the sections that took too long, by local rank.
+	warned  map[int]time.Time
+	closed  chan struct{}
+	closing sync.Once
+	look    sync.WaitGroup // who looks until it is closed
+	// gather add to what is measured.
+	gather []func(*report.Measured)
 }
 
 // workerPlace is the place of a worker, in which one process follows another.
@@ -74,6 +87,7 @@ type workerPlace struct {
 	restarts int
 	last     *report.RankExit
 	ended    bool // that of worker is told in last
+	group    int  // of the books
 	logs     []control.LogFiles
 }
 
@@ -93,28 +107,42 @@ type heardStatus struct {
 	At     time.Time     `json:"at"`
 }
 
-// OpenSteering makes the run directory of a plan, and answers there.
-func OpenSteering(p *plan.Plan, part bool, log zerolog.Logger) (*Steering, error) {
+// OpenSteering makes the run directory of a plan, and answers there. part says that a launcher has started the node:
+// what the job asks for beside that is the launcher's matter. token is the job's, nil where it has none that its user
+// knows. Errors mean that nothing was started.
+func OpenSteering(ctx context.Context, p *plan.Plan, part bool, token []byte, log zerolog.Logger) (*Steering, error) {
+	rules := p.Job.See
+	if part {
+		rules.HTTP, rules.EventsFile = "", ""
+	}
+	view, err := OpenView(ctx, rules, token, log)
+	if err != nil {
+		return nil, err
+	}
 	dir, err := p.OpenRunDir(log)
 	if err != nil {
+		view.Close() //nolint:contextcheck // it bounds itself
 		return nil, err
 	}
 	p.RunDir = dir.Path
 	s := &Steering{
-		plan: p, log: log, dir: dir, now: make(chan struct{}), restarts: make(chan chan error),
+		plan: p, log: log, dir: dir, view: view, now: make(chan struct{}), restarts: make(chan chan error),
 		part: part, scales: make(chan scaling), resumes: make(chan resumption), pausing: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		closed: make(chan struct{}),
 		others: map[int]heardStatus{},
 		status: report.Status{
 			Version: 1, RunID: p.RunID, Name: p.Title(), Phase: report.PhasePending, Conditions: []report.Condition{},
 			Tasks: []report.Task{},
 		},
 	}
-	s.server, err = control.Serve(control.Config{
-		Dir: dir.Path, Served: served{s}, Log: log, Muster: control.Muster{Role: control.Agent, Part: part},
-	})
+	s.books.ledger.Enter(accounting.Start, time.Now())
+	muster := control.Muster{Role: control.Agent, Part: part, PID: os.Getpid(), RunDir: dir.Path}
+	s.server, err = control.Serve(control.Config{Dir: dir.Path, Served: served{s}, Log: log, Muster: muster})
+	s.look.Go(s.watchSections)
 	if err != nil {
 		log.Warn().Err(err).Str("path", dir.Path).Msg("the job runs, but muster status, stop and the like cannot reach it")
 	}
+	s.view.Show(served{s}, muster, s.Status) //nolint:contextcheck // what it starts ends with Close
 	return s, nil
 }
 
@@ -129,6 +157,9 @@ func (s *Steering) Close() error {
 	}
 	s.ends = nil
 	s.mu.Unlock()
+	s.closing.Do(func() { close(s.closed) })
+	s.look.Wait()
+	s.view.Close()
 	return errors.Join(s.server.Close(), s.dir.Remove())
 }
 
@@ -150,13 +181,14 @@ func (s *Steering) Status() report.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d := s.status
-	d.Ranks = s.ranksLocked()
+	d.Ranks, d.Accounting = s.ranksLocked(), s.accountingLocked()
 	return d
 }
 
 // tell takes a state of the status file.
 func (s *Steering) tell(d report.Status) {
 	s.mu.Lock()
+	s.bookLocked(&d)
 	s.status = d
 	s.mu.Unlock()
 	s.events.Moved(s.plan.Hostname, d)
@@ -184,8 +216,9 @@ func (s *Steering) started(w *worker) {
 	p := &s.places[w.LocalRank]
 	if p.worker != nil {
 		p.restarts++
+		s.books.logBytes += p.worker.logs.Bytes()
 	}
-	p.worker, p.ended = w, false
+	p.worker, p.ended, p.group = w, false, s.books.group
 	if out != "" || err != "" {
 		p.logs = append([]control.LogFiles{{Began: time.Now().UTC(), Stdout: out, Stderr: err}}, p.logs...)
 		p.logs = p.logs[:min(len(p.logs), mostLogs)]
@@ -204,6 +237,11 @@ func (s *Steering) ended(w *worker, stopped bool) {
 	p := &s.places[w.LocalRank]
 	if p.worker != w {
 		return
+	}
+	w.progress.Close()
+	s.done.take(w.progress)
+	if p.group == s.books.group {
+		s.books.past = s.books.past.And(marksOf(w.progress))
 	}
 	p.ended, p.last = true, &report.RankExit{PID: w.proc.PID(), ExitCode: e.Status(), Stopped: stopped, Time: moment(e.Ended)}
 	if e.Signal != 0 {
@@ -260,7 +298,7 @@ func (s *Steering) ranksLocked() []report.Rank {
 		started := moment(p.worker.proc.Began())
 		r := report.Rank{
 			Node: s.plan.Hostname, Rank: p.worker.Rank, LocalRank: p.worker.LocalRank, PID: p.worker.proc.PID(), Restarts: p.restarts,
-			StartTime: &started, LastExit: p.last, Phase: report.PhaseRunning,
+			StartTime: &started, LastExit: p.last, Phase: report.PhaseRunning, Progress: progressOf(p.worker.progress),
 		}
 		switch {
 		case !p.ended && slices.Contains(endingPhases, s.status.Phase):
@@ -282,7 +320,7 @@ func (s *Steering) ranksLocked() []report.Rank {
 func (s *Steering) lookedUp() report.Status {
 	s.mu.Lock()
 	d := s.status
-	d.Ranks = s.ranksLocked()
+	d.Ranks, d.Accounting = s.ranksLocked(), s.accountingLocked()
 	workers := make([]*worker, 0, len(s.places))
 	var pids []int
 	for _, p := range s.places {
@@ -355,10 +393,13 @@ func (s *Steering) take(ctx context.Context, r rendezvous.Round) (end func()) {
 
 // publish tells the other nodes of each change, but no more often than once in publishEvery.
 func (s *Steering) publish(ctx context.Context, b roundBoard) {
+	bytes := 0 // of what was said
 	for {
+		words := s.words() // before: what is told meanwhile is said the next time
 		d := s.Status()
 		d.Conditions, d.RootCause = nil, nil // the same on all nodes
 		if text, err := json.Marshal(heardStatus{d, moment(time.Now())}); err == nil {
+			bytes = len(text)
 			if err := note(ctx, b.Board, statusKey+strconv.Itoa(b.groupRank), text); err != nil && ctx.Err() == nil {
 				s.log.Debug().Err(err).Msg("the other nodes do not hear how this one stands")
 			}
@@ -368,10 +409,8 @@ func (s *Steering) publish(ctx context.Context, b roundBoard) {
 			return
 		case <-time.After(publishEvery):
 		}
-		select {
-		case <-ctx.Done():
+		if !s.awaitNews(ctx, words, ProgressEvery(b.nodes, bytes)) {
 			return
-		case <-s.changed:
 		}
 	}
 }

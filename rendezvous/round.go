@@ -8,6 +8,7 @@ package rendezvous
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 )
 
@@ -120,6 +121,38 @@ type Server interface {
 	Close() error
 }
 
+// Counts are numbers of a Handler.
+type Counts struct {
+	// StoreOperations is how many requests the stores on this node have carried out, of workers and agents; nil: it has
+	// none.
+	StoreOperations *uint64
+	// LostNodes is how many nodes this one, as coordinator, has taken for lost; nil: nobody can be lost.
+	LostNodes *int64
+}
+
+// Counter is a Handler that counts. Counts may be called at any time, also after Close.
+type Counter interface {
+	Handler
+	Counts() Counts
+}
+
+// CountStores adds up what servers have carried out that can tell it. Of one that is there twice it is counted once.
+func CountStores(servers ...any) *uint64 {
+	var sum *uint64
+	for i, s := range servers {
+		c, counts := s.(interface{ Operations() uint64 })
+		if !counts || slices.Contains(servers[:i], s) {
+			continue
+		}
+		n := c.Operations()
+		if sum != nil {
+			n += *sum
+		}
+		sum = &n
+	}
+	return sum
+}
+
 // Solo is the Handler of an agent that is alone: every round is complete at once.
 type Solo struct {
 	host   string
@@ -130,6 +163,9 @@ type Solo struct {
 
 // NewSolo returns a handler whose workers meet at host and server's port. It owns server from now on.
 func NewSolo(host string, server Server) *Solo { return &Solo{host: host, server: server} }
+
+// Counts implements Counter.
+func (s *Solo) Counts() Counts { return Counts{StoreOperations: CountStores(s.server)} }
 
 // Next returns the next round. From the second on it empties the server first: keys that workers of an earlier round
 // left would send the new ones to addresses where nobody listens any more.

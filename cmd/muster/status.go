@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"muster/internal/printable"
 	"muster/internal/wording"
 	"muster/launch/control"
+	"muster/launch/control/history"
 	"muster/launch/report"
 )
 
@@ -45,6 +47,9 @@ node of a job can be asked. What another node has said of itself is at most a se
 where it cannot be asked, the last that is known is shown with its age. CPU and memory are
 those of the ranks of the node that is asked.
 
+Of a job that has ended the last status is shown for a day (--keep-runs), also where its
+muster was killed: name it by its run id.
+
 -o json and -o yaml have the fields of the status file (docs/status-file.md).
 
 ` + jobHelp,
@@ -57,7 +62,11 @@ those of the ranks of the node that is asked.
 			}
 			job, _, err := a.pickJob(cmd.Context(), args)
 			if err != nil {
-				return err
+				runs, err := a.ended(args, err)
+				if err != nil {
+					return err
+				}
+				return a.showEnded(&runs[0], output)
 			}
 			if watch {
 				return a.watchStatus(cmd.Context(), job.Client(), output)
@@ -74,6 +83,16 @@ those of the ranks of the node that is asked.
 	fixedWords(cmd, map[string][]string{"output": {asWide, asJSON, asYAML}})
 	cmd.ValidArgsFunction = a.completeJob
 	return cmd
+}
+
+// showEnded shows how a job stood last that has ended.
+func (a *app) showEnded(r *history.Run, output string) error {
+	if r.Died {
+		say(a.stderr, "its muster died, and was last heard of at %s\n", r.Ended.Local().Format(time.DateTime))
+	} else {
+		say(a.stderr, "it has ended at %s\n", r.Ended.Local().Format(time.DateTime))
+	}
+	return writeStatus(a.stdout, control.Answer{Status: r.Status, Muster: r.Muster}, output, *r.Ended)
 }
 
 // watchStatus shows how a job stands until it has ended: in place on a terminal, else block after block.
@@ -176,7 +195,14 @@ func writeStatusText(w io.Writer, d *control.Answer, wide bool, now time.Time) e
 		return nil
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	steps := slices.ContainsFunc(d.Ranks, func(r report.Rank) bool { return r.Progress != nil })
 	say(t, "RANK\tNODE\tPID\tPHASE\tRESTARTS\tCPU\tMEM\tUPTIME")
+	if steps {
+		say(t, "\tSTEP\tSTEP TIME")
+		if wide {
+			say(t, "\tTOLD\tVALUES")
+		}
+	}
 	if wide {
 		say(t, "\tLOCAL\tOUTPUT\tLAST EXIT")
 	}
@@ -191,12 +217,70 @@ func writeStatusText(w io.Writer, d *control.Answer, wide bool, now time.Time) e
 		say(t, "%d\t%s\t%s\t%s\t%d\t%s\t%s\t%s", r.Rank, printable.Output(r.Node), cell(r.PID),
 			printable.Output(string(r.Phase)), r.Restarts,
 			cpuText(r.CPUSeconds), bytesText(r.ResidentBytes), up)
+		if steps {
+			say(t, "\t%s\t%s", stepText(r.Progress), stepTimeText(r.Progress))
+			if wide {
+				say(t, "\t%s\t%s", toldText(r.Progress, now), valuesText(r.Progress))
+			}
+		}
 		if wide {
 			say(t, "\t%d\t%s\t%s", r.LocalRank, ago(r.LastOutput, now), exitText(r.LastExit, now))
 		}
 		say(t, "\n")
 	}
 	return t.Flush()
+}
+
+// stepText is how far a worker has come.
+func stepText(p *report.Progress) string {
+	if p == nil {
+		return "-"
+	}
+	text := strconv.FormatInt(p.Step, 10)
+	if p.Total > 0 {
+		text += "/" + strconv.FormatInt(p.Total, 10)
+	}
+	if p.Section != "" {
+		text += " (" + printable.Output(p.Section) + ")"
+	}
+	return text
+}
+
+// stepTimeText is how long a step takes.
+func stepTimeText(p *report.Progress) string {
+	if p == nil || p.StepSeconds == nil {
+		return "-"
+	}
+	switch s := *p.StepSeconds; {
+	case s < 0.1:
+		return fmt.Sprintf("%.1fms", 1000*s)
+	case s < 60:
+		return fmt.Sprintf("%.2fs", s)
+	default:
+		return shortTime(time.Duration(s * float64(time.Second)))
+	}
+}
+
+func toldText(p *report.Progress, now time.Time) string {
+	if p == nil {
+		return "-"
+	}
+	return ago(&p.Time, now)
+}
+
+// valuesText are the values of the last step, by name.
+func valuesText(p *report.Progress) string {
+	if p == nil || len(p.Values)+len(p.NotFinite) == 0 {
+		return "-"
+	}
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(p.Values)) {
+		list = append(list, printable.Output(name)+"="+strconv.FormatFloat(p.Values[name], 'g', 6, 64))
+	}
+	for _, name := range p.NotFinite {
+		list = append(list, printable.Output(name)+"=nan")
+	}
+	return strings.Join(list, " ")
 }
 
 // ago is when something was.

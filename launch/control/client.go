@@ -67,6 +67,11 @@ func (c *Client) Events(ctx context.Context, after uint64, wait bool) ([]Event, 
 	return h.Events, err
 }
 
+// Metrics asks for the job's metrics, as Prometheus reads them.
+func (c *Client) Metrics(ctx context.Context, scope Scope) (text []byte, err error) {
+	return text, c.ask(ctx, http.MethodGet, pathMetrics+"?scope="+string(scope), nil, &text)
+}
+
 // Stop asks for the end of the job, with now without grace. It returns a sentence about what follows.
 func (c *Client) Stop(ctx context.Context, now bool) (string, error) {
 	return c.change(ctx, pathStop, wanted{Now: now})
@@ -105,7 +110,7 @@ func (c *Client) change(ctx context.Context, path string, w wanted) (string, err
 	return s.Message, err
 }
 
-// ask sends a request and reads the answer into to. An error has the exit status that muster ends with:
+// ask sends a request and reads the answer into to: JSON, but for bytes, which are the answer itself. An error has the exit status that muster ends with:
 // errhint.TryAgain where nobody has answered in time.
 func (c *Client) ask(ctx context.Context, method, path string, body, to any) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, Patience, errSilent)
@@ -139,6 +144,10 @@ func (c *Client) ask(ctx context.Context, method, path string, body, to any) err
 			f.Error = "the answer is " + resp.Status
 		}
 		return errhint.Code(errhint.With(errors.New(printable.Output(f.Error)), printable.Output(f.Hint)), f.Status)
+	}
+	if raw, is := to.(*[]byte); is {
+		*raw = text
+		return nil
 	}
 	if err := json.Unmarshal(text, to); err != nil {
 		return fmt.Errorf("cannot read the answer of the muster of %s: %w", c.dir, err)

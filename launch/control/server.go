@@ -201,6 +201,15 @@ func (s *Server) turnAway(c *net.UnixConn, status int, why failure) {
 
 type peerKey struct{}
 
+// AsPeer says for Handler who asks.
+func AsPeer(ctx context.Context, p Peer) context.Context { return context.WithValue(ctx, peerKey{}, p) }
+
+// Handler answers the requests of the socket for who lets clients in elsewhere. Each comes with a context of AsPeer.
+func Handler(cfg Config) http.Handler {
+	s := &Server{cfg: cfg, closing: context.Background()}
+	return http.HandlerFunc(s.handle)
+}
+
 // peerOf asks the kernel who is at the other end of a connection.
 func peerOf(c *net.UnixConn) (Peer, error) {
 	raw, err := c.SyscallConn()
@@ -214,11 +223,24 @@ func peerOf(c *net.UnixConn) (Peer, error) {
 	}); err != nil || credErr != nil {
 		return Peer{UID: -1}, errors.Join(err, credErr)
 	}
-	return Peer{int(cred.Uid), int(cred.Pid)}, nil
+	return Peer{UID: int(cred.Uid), PID: int(cred.Pid)}, nil
+}
+
+// scopeOf is how much of a job a request asks for.
+func scopeOf(r *http.Request, unless Scope) (Scope, error) {
+	scope := cmp.Or(Scope(r.URL.Query().Get("scope")), unless)
+	if scope != World && scope != Node {
+		return "", wrong(http.StatusBadRequest, "the scope %q is neither %s nor %s", scope, World, Node)
+	}
+	return scope, nil
 }
 
 // handle answers one request.
 func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == pathMetrics && r.Method == http.MethodGet {
+		Metrics(s.cfg.Served).ServeHTTP(w, r)
+		return
+	}
 	answer, err := s.answer(w, r)
 	status := http.StatusOK
 	if err != nil {
@@ -262,17 +284,14 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) (any, error) {
 	}
 	number, ofRank := strings.CutPrefix(path, pathRank)
 	switch {
-	case path != pathStatus && path != pathEvents && !changes && !ofRank:
+	case path != pathStatus && path != pathEvents && path != pathMetrics && !changes && !ofRank:
 		return nil, wrong(http.StatusNotFound, "there is no %q", path)
 	case r.Method != method:
 		return nil, wrong(http.StatusMethodNotAllowed, "%s is asked by %s", path, method)
 	case path == pathStatus:
-		scope := Scope(r.URL.Query().Get("scope"))
-		if scope == "" {
-			scope = World
-		}
-		if scope != World && scope != Node {
-			return nil, wrong(http.StatusBadRequest, "the scope %q is neither %s nor %s", scope, World, Node)
+		scope, err := scopeOf(r, World)
+		if err != nil {
+			return nil, err
 		}
 		status, err := s.cfg.Served.Status(r.Context(), scope)
 		return Answer{status, s.cfg.Muster}, err

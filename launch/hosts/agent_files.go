@@ -48,21 +48,30 @@ func (n *remoteNode) unpack() error {
 // statusEvery is how often it is looked whether the node stands in another way.
 const statusEvery = time.Second
 
-// tellStatus tells the launcher how the node stands whenever that has changed, until ctx ends, and once more then.
+// tellStatus tells the launcher how the node stands whenever that has changed, until ctx ends, and once more then. What
+// changes all the time is told more rarely where many nodes have much to say.
 func (n *remoteNode) tellStatus(ctx context.Context, s *launch.Steering) {
 	tick := time.NewTicker(statusEvery)
 	defer tick.Stop()
-	var last []byte
+	var last, lastSteady []byte
+	var told time.Time
 	for running := true; running; {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			running = false
 		}
-		if data, err := json.Marshal(s.Status()); err == nil && !bytes.Equal(data, last) {
-			last = data
-			_ = n.link.Status(data) // a launcher that is gone reads no status
+		d := s.Status()
+		data, err := json.Marshal(d)
+		steady, steadyErr := json.Marshal(d.Steady())
+		if err != nil || steadyErr != nil || bytes.Equal(data, last) {
+			continue
 		}
+		if running && bytes.Equal(steady, lastSteady) && time.Since(told) < launch.ProgressEvery(d.Nodes, len(data)) {
+			continue
+		}
+		last, lastSteady, told = data, steady, time.Now()
+		_ = n.link.Status(data) // a launcher that is gone reads no status
 	}
 }
 

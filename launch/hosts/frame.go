@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"sync"
+
+	"muster/internal/wire"
 )
 
 // kind is what a frame holds. The numbers are the wire's.
@@ -60,8 +62,8 @@ var errTooLong = errors.New("cannot send a message")
 // errNoise is what comes of a far side that sends no frames, such as a login script that prints something.
 var errNoise = errors.New("what came is no message of muster's agent")
 
-// wire sends and receives frames. Each direction may be used by one reader, and by many writers.
-type wire struct {
+// frames sends and receives frames. Each direction may be used by one reader, and by many writers.
+type frames struct {
 	r    io.Reader
 	most uint32 // bytes of a frame that is received
 
@@ -71,7 +73,7 @@ type wire struct {
 }
 
 // send writes one frame.
-func (w *wire) send(k kind, payload []byte) error {
+func (w *frames) send(k kind, payload []byte) error {
 	if len(payload) > w.takes {
 		return fmt.Errorf("%w of %d bytes: %d are the most", errTooLong, len(payload), w.takes)
 	}
@@ -86,14 +88,14 @@ func (w *wire) send(k kind, payload []byte) error {
 }
 
 // end closes what frames are written to, between two of them.
-func (w *wire) end(c io.Closer) {
+func (w *frames) end(c io.Closer) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	_ = c.Close()
 }
 
 // sendJSON writes one frame that holds v.
-func (w *wire) sendJSON(k kind, v any) error {
+func (w *frames) sendJSON(k kind, v any) error {
 	payload, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("internal error: %w", err)
@@ -102,7 +104,7 @@ func (w *wire) sendJSON(k kind, v any) error {
 }
 
 // receive reads one frame. Memory is taken as its bytes come.
-func (w *wire) receive() (kind, []byte, error) {
+func (w *frames) receive() (kind, []byte, error) {
 	var header [headerBytes]byte
 	if _, err := io.ReadFull(w.r, header[:]); err != nil {
 		return 0, nil, err
@@ -111,28 +113,11 @@ func (w *wire) receive() (kind, []byte, error) {
 	if size > w.most {
 		return 0, nil, fmt.Errorf("%w: it begins with %q", errNoise, header[:])
 	}
-	payload, err := readAtMost(w.r, int(size))
+	payload, err := wire.ReadN(w.r, int(size))
 	if err != nil {
 		return 0, nil, err
 	}
 	return kind(header[0]), payload, nil
-}
-
-// readAtMost reads size bytes, a piece at a time: a length is nobody's word for so many bytes.
-func readAtMost(r io.Reader, size int) ([]byte, error) {
-	const piece = 1 << 20
-	var buf []byte
-	for len(buf) < size {
-		next := make([]byte, min(piece, size-len(buf)))
-		if _, err := io.ReadFull(r, next); err != nil {
-			if errors.Is(err, io.EOF) {
-				err = io.ErrUnexpectedEOF
-			}
-			return nil, err
-		}
-		buf = append(buf, next...)
-	}
-	return buf, nil
 }
 
 // decode reads the JSON of a frame.

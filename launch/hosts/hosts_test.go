@@ -544,7 +544,7 @@ func FuzzReceive(f *testing.F) {
 	f.Add([]byte("\x10\x00\x00\x00\x02{}"))
 	f.Add([]byte("\x12\xff\xff\xff\xff"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		w := wire{r: bytes.NewReader(data), most: maxFrame}
+		w := frames{r: bytes.NewReader(data), most: maxFrame}
 		for {
 			_, payload, err := w.receive()
 			if err != nil {

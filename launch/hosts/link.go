@@ -25,7 +25,7 @@ var ErrLauncherLost = errors.New("the launcher is gone")
 // Link is an agent's end of the connection to its launcher. Open one, say Hello, and read Order; then Go, Signals and
 // Processes deliver what comes, until Lost is closed.
 type Link struct {
-	wire      wire
+	wire      frames
 	orders    chan Order
 	goes      chan struct{}
 	goOnce    sync.Once
@@ -42,7 +42,7 @@ type Link struct {
 // OpenLink begins to talk to a launcher through r and w. It reads from r until that ends.
 func OpenLink(r io.Reader, w io.Writer) *Link {
 	l := &Link{
-		wire: wire{r: r, most: maxFrame, w: w, takes: maxAnswer}, orders: make(chan Order, 1), goes: make(chan struct{}),
+		wire: frames{r: r, most: maxFrame, w: w, takes: maxAnswer}, orders: make(chan Order, 1), goes: make(chan struct{}),
 		signals:   make(chan syscall.Signal, 16),
 		processes: make(chan any, 1024), asks: make(chan Ask, 16), lost: make(chan struct{}), done: make(chan struct{}),
 	}

@@ -59,7 +59,7 @@ func TestOurs(t *testing.T) {
 
 // An agent that does not answer is not waited for longer than who asks it has time.
 func TestOursWithoutAnswer(t *testing.T) {
-	s := &session{ended: make(chan struct{}), wire: wire{w: discard{}, takes: maxFrame}}
+	s := &session{ended: make(chan struct{}), wire: frames{w: discard{}, takes: maxFrame}}
 	f := &Fleet{nodes: []*fleetNode{{session: s}}}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

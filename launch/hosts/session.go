@@ -30,7 +30,7 @@ type Conn interface {
 type session struct {
 	name  string
 	conn  Conn
-	wire  wire
+	wire  frames
 	hello Hello
 	ready chan Ready
 	fleet *Fleet
@@ -52,7 +52,7 @@ type session struct {
 // greet waits for an agent's first words.
 func (f *Fleet) greet(ctx context.Context, n *fleetNode, conn Conn) (*session, error) {
 	s := &session{
-		name: n.Name, conn: conn, wire: wire{r: conn.Stdout(), most: maxAnswer, w: conn.Stdin(), takes: maxFrame},
+		name: n.Name, conn: conn, wire: frames{r: conn.Stdout(), most: maxAnswer, w: conn.Stdin(), takes: maxFrame},
 		ready: make(chan Ready, 1), fleet: f, index: n.index,
 		ended: make(chan struct{}),
 	}

@@ -1,6 +1,7 @@
 package hosts
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -28,8 +29,9 @@ type worldStatus struct {
 	events control.Events
 	closed bool
 
-	news    chan struct{} // something is to be written; has room for one
-	written chan struct{} // closed when nobody writes any more
+	steady  map[int][]byte // what each node has said, without what changes all the time
+	news    chan struct{}  // something is to be written; has room for one
+	written chan struct{}  // closed when nobody writes any more
 }
 
 // checkStatusFile refuses a status file that could not be written; empty is none.
@@ -56,7 +58,7 @@ func checkStatusFile(path string) error {
 func keepStatus(names []string, path string, log zerolog.Logger) *worldStatus {
 	w := &worldStatus{
 		path: path, log: log, status: report.NewWorldStatus(names), news: make(chan struct{}, 1),
-		written: make(chan struct{}),
+		written: make(chan struct{}), steady: map[int][]byte{},
 	}
 	go func() {
 		defer close(w.written)
@@ -88,6 +90,11 @@ func (w *worldStatus) take(node int, data []byte) {
 	if d, ok := w.status.Status(); ok {
 		w.events.Moved("", d)
 	}
+	steady := w.status.Steady(node)
+	if bytes.Equal(steady, w.steady[node]) {
+		return // no file is written with each step
+	}
+	w.steady[node] = steady
 	select {
 	case w.news <- struct{}{}:
 	default: // it will be written with what came before

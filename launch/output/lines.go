@@ -50,6 +50,8 @@ type pump struct {
 	tail *tail
 	// heard is when something came last, in ns since the epoch; nil: nobody asks.
 	heard *atomic.Int64
+	// read counts the bytes that came; nil: nobody asks.
+	read *atomic.Int64
 	// calledOff is closed when nothing more is to be shown.
 	calledOff chan struct{}
 
@@ -75,6 +77,7 @@ func (p *pump) run() {
 		if n > 0 {
 			if p.heard != nil {
 				p.heard.Store(time.Now().UnixNano())
+				p.read.Add(int64(n))
 			}
 			if p.tail != nil {
 				p.tail.add(p.buf[p.have : p.have+n])

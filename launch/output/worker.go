@@ -27,6 +27,7 @@ type Worker struct {
 	// paths are the files of stdout and stderr, empty where there are none; heard is when something came by a pipe.
 	paths [2]string
 	heard atomic.Int64
+	read  atomic.Int64 // bytes, by pipes
 	// last finds the last lines of stdout and stderr; nil where nobody can know them.
 	last [2]func(n int) []string
 
@@ -193,7 +194,7 @@ func (w *Worker) openPipe(streams ...int) error {
 	}
 	w.owned = append(w.owned, end)
 	w.pipes = append(w.pipes, src)
-	p := &pump{src: src, tail: &tail{}, heard: &w.heard, localRank: w.id.LocalRank, alone: w.attempt.lone, calledOff: w.calledOff}
+	p := &pump{src: src, tail: &tail{}, heard: &w.heard, read: &w.read, localRank: w.id.LocalRank, alone: w.attempt.lone, calledOff: w.calledOff}
 	if w.attempt.shown(w.id.LocalRank) {
 		p.out = w.attempt.console(streams[0])
 		p.prefixed, p.prefix, p.stamp = w.attempt.rules.PrefixAll, w.prefix[streams[0]], w.attempt.rules.Stamp
@@ -227,6 +228,20 @@ func (w *Worker) LastOutput() time.Time {
 		}
 	}
 	return last
+}
+
+// Bytes is how much the worker has written: what came by pipes, and what lies in its files.
+func (w *Worker) Bytes() int64 {
+	n := w.read.Load()
+	for i, path := range w.paths {
+		if path == "" || i == 1 && path == w.paths[0] {
+			continue
+		}
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
+			n += info.Size()
+		}
+	}
+	return n
 }
 
 // ErrorFile is the worker's TORCHELASTIC_ERROR_FILE, "" with --log-dir /dev/null.

@@ -57,6 +57,8 @@ type Status struct {
 	Ranks        []Rank      `json:"ranks,omitempty"`
 	Conditions   []Condition `json:"conditions"`
 	RootCause    *Cause      `json:"rootCause,omitempty"`
+	// Accounting is what time went to, nil where it is not known.
+	Accounting *Accounting `json:"accounting,omitempty"`
 }
 
 // clone returns a status that later changes of d do not reach.
@@ -135,8 +137,9 @@ type Progress struct {
 	StepSeconds *float64 `json:"stepSeconds,omitempty"`
 	// Section is what the program does now other than steps, such as "eval"; empty for steps.
 	Section string `json:"section,omitempty"`
-	// Values are what was told with the last step, such as loss.
-	Values map[string]float64 `json:"values,omitempty"`
+	// Values are what was told with the last step, such as loss; NotFinite names those that were infinite or no number.
+	Values    map[string]float64 `json:"values,omitempty"`
+	NotFinite []string           `json:"notFinite,omitempty"`
 	// Time is when it last told something, by the node's clock.
 	Time time.Time `json:"time"`
 }
@@ -230,7 +233,7 @@ func (d Status) shortened(limit int) []byte {
 	if ok {
 		return text
 	}
-	d.Ranks, cause.Traceback = nil, ""
+	d.Ranks, d.Accounting, cause.Traceback = nil, nil, ""
 	for text, ok = fits(); !ok && len(cause.LastLines) > 0; text, ok = fits() {
 		cause.LastLines = cause.LastLines[1:]
 	}

@@ -37,6 +37,8 @@ type StatusConfig struct {
 	Outputs []*os.File
 	// Ranks are the workers here at this moment; nil: they are not told one by one.
 	Ranks func() []Rank
+	// Accounting is what time went to until this moment; nil: it is not told.
+	Accounting func() *Accounting
 	// Changed is told each state, and keeps it. It must not wait for anybody. nil: nobody is told.
 	Changed func(Status)
 	Log     zerolog.Logger
@@ -364,6 +366,9 @@ func (s *StatusFile) write() {
 		s.doc.Ranks = s.cfg.Ranks()
 	}
 	s.tell() // first: a disk may take its time
+	if s.cfg.Accounting != nil {
+		s.doc.Accounting = s.cfg.Accounting() // with what has just been told
+	}
 	if s.cfg.Path != "" {
 		s.warn(durable.Replace(s.cfg.Path, s.encode(), 0o644), s.cfg.Path)
 	}

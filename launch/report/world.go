@@ -39,6 +39,19 @@ func (w *WorldStatus) Take(node int, data []byte) error {
 	return nil
 }
 
+// Steady is what a node has said, without what changes all the time.
+func (w *WorldStatus) Steady(node int) []byte {
+	d := w.docs[node]
+	if d == nil {
+		return nil
+	}
+	text, err := json.Marshal(d.Steady())
+	if err != nil {
+		panic(fmt.Sprintf("internal error: cannot encode a status: %v", err)) // it was decoded
+	}
+	return text
+}
+
 // TakeStatus takes what a node has said of itself.
 func (w *WorldStatus) TakeStatus(node int, d Status) { w.docs[node] = &d }
 

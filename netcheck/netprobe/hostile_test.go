@@ -185,9 +185,9 @@ func TestHostileRequests(t *testing.T) {
 	}{
 		"an unknown request":    {m{"op": "format\n"}, "another version"},
 		"no request":            {m{}, "another version"},
-		"not JSON":              {"hello", "cannot be understood"},
-		"a deep one":            {strings.Repeat("[", 100_000), "cannot be understood"},
-		"a field of other kind": {m{"op": 7}, "cannot be understood"},
+		"not JSON":              {"hello", "cannot read a message"},
+		"a deep one":            {strings.Repeat("[", 100_000), "cannot read a message"},
+		"a field of other kind": {m{"op": 7}, "cannot read a message"},
 		"echoes":                {m{"op": "echo", "echoes": 1 << 30}, "cannot echo"},
 		"negative echoes":       {m{"op": "echo", "echoes": -1}, "cannot echo"},
 		"streams":               {m{"op": "run", "direction": "out", "streams": 1 << 20, "timed_ns": 1000}, "cannot take part"},

@@ -1,20 +1,18 @@
 package netprobe
 
 import (
-	"encoding/binary"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/netip"
 	"time"
 
 	"muster/internal/peertls"
+	"muster/internal/wire"
 )
 
-// A connection is one of peertls, over which the client sends requests and the server answers each: a length of four
-// bytes, big-endian, and so many bytes of JSON. Two requests change what follows: opEcho is followed by frames of
-// echoBytes in both directions, opJoin by a stream of bytes in one, which is not encrypted, and of which nothing is
-// believed but how many came.
+// A connection is one of peertls, over which the client sends requests and the server answers each: messages of
+// internal/wire. Two requests change what follows: opEcho is followed by frames of echoBytes in both directions, opJoin
+// by a stream of bytes in one, which is not encrypted, and of which nothing is believed but how many came.
 
 // op is what is asked for. Append only, and never change a meaning: a node may run another version.
 type op string
@@ -112,36 +110,19 @@ type answer struct {
 
 // writeMessage sends a request or an answer.
 func writeMessage(w io.Writer, v any) error {
-	text, err := json.Marshal(v)
+	frame, err := wire.Frame(v)
 	if err != nil {
-		return fmt.Errorf("cannot encode %T: %w", v, err)
+		return err
 	}
-	if len(text) > maxMessage {
-		return fmt.Errorf("cannot send %d bytes, the limit is %d", len(text), maxMessage)
+	if len(frame) > maxMessage {
+		return fmt.Errorf("cannot send %d bytes, the limit is %d", len(frame), maxMessage)
 	}
-	_, err = w.Write(append(binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(text)), uint32(len(text))), text...))
+	_, err = w.Write(frame)
 	return err
 }
 
 // readMessage takes in a request or an answer. It returns io.EOF where the other side has ended between two of them.
-func readMessage(r io.Reader, v any) error {
-	var size [4]byte
-	if _, err := io.ReadFull(r, size[:]); err != nil {
-		return err
-	}
-	n := binary.BigEndian.Uint32(size[:])
-	if n > maxMessage {
-		return fmt.Errorf("a message of %d bytes exceeds the limit of %d", n, maxMessage)
-	}
-	text := make([]byte, n)
-	if _, err := io.ReadFull(r, text); err != nil {
-		return fmt.Errorf("a message of %d bytes was cut short: %w", n, err)
-	}
-	if err := json.Unmarshal(text, v); err != nil {
-		return fmt.Errorf("a message cannot be understood: %w", err)
-	}
-	return nil
-}
+func readMessage(r io.Reader, v any) error { return wire.Read(r, maxMessage, v) }
 
 // echoBytes is the size of the frames of opEcho. The client's begins with a byte, frameMore or frameLast, and the
 // number of the frame; the server sends it back with the times when it came and went, its wall clock in nanoseconds of

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -20,6 +21,8 @@ type Conn interface {
 
 // Config says how an agent takes part.
 type Config struct {
+	lost *atomic.Int64 // nodes that its coordinator has taken for lost; made by New
+
 	// RunID names the job. Agents with different ids never meet.
 	RunID string
 	// Min and Max bound the nodes of a round, 1 ≤ Min ≤ Max. Spares nodes are held ready while there are more than Min;

@@ -62,7 +62,7 @@ func New(cfg Config) (*Handler, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, errhint.Code(fmt.Errorf("cannot meet other nodes: %w", err), errhint.Usage)
 	}
-	cfg.IDs = knownBy(cfg.IDs)
+	cfg.IDs, cfg.lost = knownBy(cfg.IDs), new(atomic.Int64)
 	id := newNonce()[:16]
 	code := newCodec(cfg.RunID, cfg.Token, id)
 	h := &Handler{
@@ -70,6 +70,12 @@ func New(cfg Config) (*Handler, error) {
 		last: assignment{Round: -1, LeadRank: noRank, HostRank: noRank}, led: map[int]bool{},
 	}
 	return h, nil
+}
+
+// Counts implements rendezvous.Counter.
+func (h *Handler) Counts() rendezvous.Counts {
+	lost := h.cfg.lost.Load()
+	return rendezvous.Counts{StoreOperations: rendezvous.CountStores(h.cfg.Served, h.cfg.Workers), LostNodes: &lost}
 }
 
 // movable reports whether the store can move when its host dies.

@@ -245,6 +245,9 @@ func (c *coordinator) findLost(ctx context.Context) error {
 		}
 		delete(c.pulses, agent)
 		c.setHere(agent, false)
+		if !p.left && c.cfg.lost != nil {
+			c.cfg.lost.Add(1)
+		}
 		switch {
 		case p.left:
 			c.roster.lost(c.now(), agent, goesLeft)

@@ -87,6 +87,13 @@ func (s *Server) Addrs() []netip.AddrPort { return slices.Clone(s.addrs) }
 // Port returns the port, which is the same on every address.
 func (s *Server) Port() int { return int(s.addrs[0].Port()) }
 
+// Operations is how many requests it has carried out.
+func (s *Server) Operations() uint64 {
+	s.space.mu.Lock()
+	defer s.space.mu.Unlock()
+	return s.space.asked
+}
+
 // Reset begins a new round: every connection is closed, also those that still stand in the backlog, and all keys,
 // queues and waiters are gone when it returns, except for what belongs to the agents (ServerConfig.Private). The
 // listeners stay.

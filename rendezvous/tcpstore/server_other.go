@@ -23,6 +23,9 @@ func (s *Server) Addrs() []netip.AddrPort { return nil }
 // Port returns 0.
 func (s *Server) Port() int { return 0 }
 
+// Operations returns 0.
+func (s *Server) Operations() uint64 { return 0 }
+
 // Reset does nothing.
 func (s *Server) Reset() {}
 

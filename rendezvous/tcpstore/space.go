@@ -19,6 +19,7 @@ type space struct {
 	workers keyspace
 	agents  keyspace
 	stored  int64     // bytes of keys, of small values, and of waits; see heldLocked
+	asked   uint64    // how many requests were carried out
 	woken   []*waiter // whose due has grown since the one who holds the lock last looked
 }
 
@@ -107,6 +108,7 @@ func (s *space) barrierLocked(w *waiter, key []byte, world int64) error {
 // do carries out one whole request for w and appends its answer to out. An error means that the connection must go;
 // the answers before it still stand.
 func (s *space) do(o op, r request, w *waiter, out *reply) error {
+	s.asked++
 	switch o {
 	case opValidate:
 		return fmt.Errorf("%w: second VALIDATE", errProtocol)

@@ -5,9 +5,11 @@ import logging
 import mmap
 import os
 import threading
+import time
 
 import torch
 
+from .. import progress
 from . import _copy, _direct, _place, _threads
 from ._agent import VERSION, AgentError, Link
 from ._files import Archive, Plan
@@ -151,7 +153,13 @@ class Checkpointer:
         or directory. trackers are (name, text) pairs: files beside it that name the newest step. While this one is the newest no rule
         removes the older steps that spare has. All ranks say the same. aside are files that are kept in memory and not written.
         """
-        step, persist = int(step), storage_type == StorageType.DISK
+        began = time.monotonic()
+        try:
+            return self._save(int(step), files, directory, trackers, storage_type == StorageType.DISK, spare, aside)
+        finally:
+            progress.stalled(time.monotonic() - began)
+
+    def _save(self, step, files, directory, trackers, persist, spare, aside):
         self._look(step if persist else None)
         if self._link is None:
             return self._save_directly(step, files, directory, trackers, persist)

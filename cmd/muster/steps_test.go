@@ -1,0 +1,218 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"muster/internal/testutil"
+	"muster/launch/control"
+	"muster/launch/job"
+	"muster/launch/report"
+)
+
+// stepping is a training that tells its steps, 50 ms each, and goes on where the one before it has saved one: each fifth. Rank
+// 0 fails after the steps that FAIL names, once each.
+const stepping = `
+import os, sys, time
+import muster
+rank, marks = int(os.environ["RANK"]), os.environ["MARKS"]
+at = os.path.join(marks, "saved")
+begin = int(open(at).read()) if os.path.exists(at) else 0
+time.sleep(float(os.environ.get("IMPORT", "0")))
+for n in range(begin + 1, int(os.environ.get("STEPS", "100000")) + 1):
+    time.sleep(0.05)
+    muster.progress.step(n, total=100000, loss=1/n, bad=float("nan"))
+    if rank == 0 and n % 5 == 0:
+        open(at + "~", "w").write(str(n))
+        os.rename(at + "~", at)
+    mark = os.path.join(marks, "failed %d" % n)
+    if rank == 0 and str(n) in os.environ.get("FAIL", "").split() and not os.path.exists(mark):
+        open(mark, "w")
+        sys.exit(7)
+`
+
+// untilSteps waits until all of n ranks have told of so many steps.
+func untilSteps(t *testing.T, runtimeDir string, n int, step int64) control.Answer {
+	t.Helper()
+	var a control.Answer
+	testutil.Eventually(t, time.Minute, fmt.Sprintf("%d ranks are at step %d", n, step), func() bool {
+		a, _ = statusOf(t, runtimeDir)
+		there := 0
+		for _, r := range a.Ranks {
+			if p := r.Progress; p != nil && p.Step >= step && p.StepSeconds != nil {
+				there++
+			}
+		}
+		return there == n && a.Phase == report.PhaseRunning
+	})
+	return a
+}
+
+// TestSeeSteps sees how far workers have come, anew after a restart, and nothing where they tell nothing.
+func TestSeeSteps(t *testing.T) {
+	t.Parallel()
+	script := filepath.Join(t.TempDir(), "train.py")
+	if err := os.WriteFile(script, []byte(stepping), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	j := start(t, []string{"MARKS=" + t.TempDir()}, "run", "-n", "2", "--ckpt", "on", "--", "python3", script)
+	a := untilSteps(t, j.runtimeDir, 2, 20)
+	for _, r := range a.Ranks {
+		p := r.Progress
+		if p.Total != 100000 || *p.StepSeconds < 0.05 || *p.StepSeconds > 5 || p.Section != "" || p.Values["loss"] != 1/float64(p.Step) ||
+			len(p.Values) != 1 || len(p.NotFinite) != 1 || time.Since(p.Time) > time.Minute {
+			t.Errorf("%+v", p)
+		}
+	}
+	steering(t, j.runtimeDir, "status").expect(t, 0, "STEP TIME\n", "/100000  ")
+	steering(t, j.runtimeDir, "status", "-o", "wide").expect(t, 0, "VALUES", "bad=nan", "loss=0.0")
+	steering(t, j.runtimeDir, "restart").expect(t, 0)
+	testutil.Eventually(t, time.Minute, "the workers begin anew", func() bool {
+		b, _ := statusOf(t, j.runtimeDir)
+		return len(b.Ranks) == 2 && b.Generation == 1 && (b.Ranks[0].Progress == nil || b.Ranks[0].Progress.StepSeconds == nil || b.Ranks[0].PID != a.Ranks[0].PID)
+	})
+	untilSteps(t, j.runtimeDir, 2, a.Ranks[0].Progress.Step)
+	steering(t, j.runtimeDir, "pause").expect(t, 0)
+	testutil.Eventually(t, time.Minute, "the job has paused for a second", func() bool {
+		b, _ := statusOf(t, j.runtimeDir)
+		return b.Phase == report.PhasePaused && b.Accounting.Seconds["pause"] > 1
+	})
+	steering(t, j.runtimeDir, "resume").expect(t, 0)
+	b := untilSteps(t, j.runtimeDir, 2, a.Ranks[0].Progress.Step).Accounting
+	if b.Seconds["pause"] < 1 || b.Seconds["good"] < 1 || b.Seconds["import"] < 0.1 || b.Restarts[job.ReasonRequested] != 1 {
+		t.Errorf("%+v", b)
+	}
+	steering(t, j.runtimeDir, "stop").expect(t, 0)
+	j.wait().expect(t, 143)
+	j.nothingLeft(j.runtimeDir)
+}
+
+// TestSeeStepsOfOtherNodes sees on each of two nodes how far the workers of both have come.
+func TestSeeStepsOfOtherNodes(t *testing.T) {
+	t.Parallel()
+	script := filepath.Join(t.TempDir(), "train.py")
+	if err := os.WriteFile(script, []byte(stepping), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	flags, _ := staticFlags(t, 2)
+	m := newMeet(t, "exec python3 "+script, append(flags, "--nproc-per-node=2")...)
+	m.env, m.native = []string{"MARKS=" + t.TempDir(), "MUSTER_CKPT=on"}, true
+	one, zero := m.start(1, "--node-rank=1"), m.start(0, "--node-rank=0")
+	for _, j := range []*testJob{one, zero} {
+		a := untilSteps(t, j.runtimeDir, 4, 10)
+		far := a.Ranks[3*(1-a.GroupRank)].Progress // of the other node
+		testutil.Eventually(t, time.Minute, "what is known of the other node goes on", func() bool {
+			b, _ := statusOf(t, j.runtimeDir)
+			return len(b.Ranks) == 4 && b.Ranks[3*(1-b.GroupRank)].Progress.Step >= far.Step+20
+		})
+	}
+	steering(t, one.runtimeDir, "stop").expect(t, 0)
+	m.ends(one, 143)
+	m.ends(zero, 143)
+}
+
+// TestTimeAddsUp runs a training with three failures, whose time adds up to what passed here, with each cause as long as the
+// program says.
+func TestTimeAddsUp(t *testing.T) {
+	t.Parallel()
+	script := filepath.Join(t.TempDir(), "train.py")
+	if err := os.WriteFile(script, []byte(stepping), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "status")
+	j := start(t, []string{"MARKS=" + t.TempDir(), "STEPS=200", "FAIL=38 84 139", "IMPORT=0.5", endAtOnce}, "run", "-n", "2", "--ckpt", "on",
+		"--max-restarts", "3", "--restart-delay", "0", "--status-file", file, "--", "python3", script)
+	var last []byte
+	testutil.Eventually(t, jobLimit, "the third failure is behind it", func() bool {
+		got := steering(t, j.runtimeDir, "metrics")
+		a, _ := statusOf(t, j.runtimeDir)
+		if got.status == 0 && a.RestartCount == 3 && len(a.Ranks) == 2 && a.Ranks[0].Progress != nil && a.Ranks[0].Progress.Step > 150 {
+			last = []byte(got.stdout)
+		}
+		return last != nil
+	})
+	got := j.wait()
+	got.expect(t, 0)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d report.Status
+	if err := json.Unmarshal(text, &d); err != nil {
+		t.Fatal(err)
+	}
+	a := d.Accounting
+	if a == nil {
+		t.Fatalf("%s", text)
+	}
+	sum := 0.
+	for _, s := range a.Seconds {
+		sum += s
+	}
+	// The process of muster lives a little longer than the job: it starts, and cleans up.
+	if wall := got.elapsed.Seconds(); sum < 0.99*a.WallSeconds || sum > 1.01*a.WallSeconds || a.WallSeconds > wall || a.WallSeconds < 0.99*wall-1 {
+		t.Errorf("%v s by cause, %v s in all, %v s passed", sum, a.WallSeconds, wall)
+	}
+	// 200 steps of 50 ms; steps 36 to 38, 81 to 84 and 136 to 139 are done twice, but for the first of each, which ends an import;
+	// four imports of 0.5 s and a step.
+	s := a.Seconds
+	slack := (got.elapsed.Seconds() - 15) / 2 // of a busy machine
+	for cause, least := range map[string]float64{"good": 9.3, "repeated": 0.35, "import": 2.2} {
+		if s[cause] < least || s[cause] > 3*least+slack {
+			t.Errorf("%s: %v s, at least %v s were to be", cause, s[cause], least)
+		}
+	}
+	if a.Restarts["WorkerFailed"] != 3 || len(a.Restarts) != 1 || s["restart"] <= 0 || s["pause"] != 0 || s["checkpoint"] != 0 {
+		t.Errorf("%+v", a)
+	}
+	t.Logf("%+v, %v", a, got.elapsed)
+
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(last))
+	if err != nil {
+		t.Fatalf("%v\n%s", err, last)
+	}
+	sum = 0
+	for _, m := range families["muster_time_seconds_total"].GetMetric() {
+		sum += m.GetCounter().GetValue()
+	}
+	wall := families["muster_wall_seconds_total"].GetMetric()[0].GetCounter().GetValue()
+	if sum < 0.99*wall || sum > 1.01*wall || wall < 5 {
+		t.Errorf("%v s by cause, %v s in all", sum, wall)
+	}
+	if m := families["muster_restarts_total"].GetMetric(); len(m) != 1 || m[0].GetCounter().GetValue() != 3 {
+		t.Errorf("%v", m)
+	}
+	if m := families["muster_step_duration_seconds"].GetMetric(); len(m) != 2 || m[0].GetHistogram().GetSampleCount() < 10 ||
+		m[0].GetHistogram().GetSampleSum()/float64(m[0].GetHistogram().GetSampleCount()) < 0.05 {
+		t.Errorf("%v", m)
+	}
+	for _, name := range []string{"muster_store_operations_total", "muster_log_bytes_total", "muster_rendezvous_duration_seconds", "muster_value"} {
+		if len(families[name].GetMetric()) == 0 {
+			t.Errorf("%s is missing", name)
+		}
+	}
+}
+
+// TestSectionTakesTooLong hears of a section that takes longer than its timeout, once.
+func TestSectionTakesTooLong(t *testing.T) {
+	t.Parallel()
+	script := filepath.Join(t.TempDir(), "train.py")
+	if err := os.WriteFile(script, []byte("import muster, time\nwith muster.progress.section('eval', timeout=0.1): time.sleep(12)\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := muster(t, nil, "run", "-n", "1", "--ckpt", "on", "--", "python3", script)
+	got.expect(t, 0, `"section":"eval"`)
+	if n := strings.Count(got.stderr, "takes longer than it says"); n != 1 {
+		t.Errorf("%d times:\n%s", n, got.stderr)
+	}
+}

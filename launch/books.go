@@ -1,0 +1,170 @@
+package launch
+
+import (
+	"maps"
+	"time"
+
+	"muster/launch/accounting"
+	"muster/launch/job"
+	"muster/launch/progress"
+	"muster/launch/report"
+)
+
+// books are what a node knows of the time of its job, under the mutex of its Steering.
+type books struct {
+	ledger accounting.Ledger
+	// group counts the groups of workers; past are the marks of those of the last one that have ended.
+	group    int
+	past     accounting.Marks
+	restarts map[job.Reason]int
+	// checking is when the check began that goes on, zero for none.
+	checking   time.Time
+	rendezvous report.Durations
+	logBytes   int64 // of workers that others have followed
+	checks     report.Durations
+}
+
+// causeOf says what time goes to in a phase; false for phases in which that follows from something else.
+func causeOf(p report.Phase) (accounting.Cause, bool) {
+	switch p {
+	case report.PhaseChecking:
+		return accounting.Check, true
+	case report.PhaseRestarting, report.PhaseResuming:
+		return accounting.Restart, true
+	case report.PhasePausing, report.PhasePaused:
+		return accounting.Pause, true
+	case report.PhaseTerminating:
+		return accounting.Stop, true
+	default:
+		return 0, false
+	}
+}
+
+// bookLocked takes in that the job stands in another way.
+func (s *Steering) bookLocked(d *report.Status) {
+	b, now, before := &s.books, time.Now(), &s.status
+	b.ledger.Mark(s.marksLocked())
+	if !b.checking.IsZero() {
+		b.checks.Add(now.Sub(b.checking))
+		b.checking = time.Time{}
+	}
+	restarts := d.Phase == report.PhaseRestarting && before.Phase != report.PhaseRestarting ||
+		d.Phase == report.PhaseRunning && before.Phase == report.PhaseRunning && d.RestartCount > before.RestartCount
+	if restarts && d.Reason != "" {
+		if b.restarts == nil {
+			b.restarts = map[job.Reason]int{}
+		}
+		b.restarts[d.Reason]++
+	}
+	cause, simple := causeOf(d.Phase)
+	switch {
+	case d.EndTime != nil:
+		b.ledger.End(now)
+	case simple:
+		b.ledger.Enter(cause, now)
+		if cause == accounting.Check {
+			b.checking = now
+		}
+	case d.Phase == report.PhaseCreating:
+		b.group++
+		b.past = accounting.Marks{}
+		b.ledger.Train(now)
+	case d.Phase == report.PhaseRunning:
+		b.ledger.Started(now)
+	}
+}
+
+// meets says that the nodes meet, until the returned function is called.
+func (s *Steering) meets() (met func()) {
+	if s == nil {
+		return func() {}
+	}
+	began := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.books.ledger.Mark(s.marksLocked())
+	s.books.ledger.Enter(accounting.Rendezvous, began)
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.books.rendezvous.Add(time.Since(began))
+	}
+}
+
+// marksOf are what a worker's program has told.
+func marksOf(f *progress.File) accounting.Marks {
+	r, told := f.Read()
+	if !told {
+		return accounting.Marks{}
+	}
+	return accounting.Marks{
+		First: r.First, Passed: r.Passed, Stalled: r.Stalled, StalledFirst: r.StalledFirst, StalledPassed: r.StalledPassed,
+	}
+}
+
+// marksLocked are the marks of the group of workers that was started last.
+func (s *Steering) marksLocked() accounting.Marks {
+	m := s.books.past
+	if !s.books.ledger.Training() {
+		return m
+	}
+	for i := range s.places {
+		if p := &s.places[i]; p.worker != nil && !p.ended && p.group == s.books.group {
+			m = m.And(marksOf(p.worker.progress))
+		}
+	}
+	return m
+}
+
+// accounting is what time has gone to until now.
+func (s *Steering) accounting() *report.Accounting {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.accountingLocked()
+}
+
+func (s *Steering) accountingLocked() *report.Accounting {
+	s.books.ledger.Mark(s.marksLocked())
+	account := s.books.ledger.Account(time.Now())
+	a := &report.Accounting{
+		WallSeconds: account.Wall().Seconds(), Goodput: account.Goodput(), Seconds: map[string]float64{},
+		Restarts: maps.Clone(s.books.restarts),
+	}
+	for _, c := range accounting.Causes() {
+		a.Seconds[c.String()] = account[c].Seconds()
+	}
+	return a
+}
+
+// Measured implements control.Measurer.
+func (v served) Measured() report.Measured {
+	s := v.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	bytes := s.books.logBytes
+	m := report.Measured{Rendezvous: s.books.rendezvous, Checks: s.books.checks, LogBytes: &bytes}
+	for i := range s.places {
+		w := s.places[i].worker
+		if w == nil {
+			continue
+		}
+		bytes += w.logs.Bytes()
+		if r, told := w.progress.Read(); told {
+			m.Ranks = append(m.Ranks, report.MeasuredRank{
+				Rank: w.Rank, Buckets: r.Buckets[:], StepBounds: progress.Bounds(), StepSeconds: r.Sum,
+				Stalls: r.Stalls, StallSeconds: r.Stalled.Seconds(),
+			})
+		}
+	}
+	for _, gather := range s.gather {
+		gather(&m)
+	}
+	return m
+}
+
+// gathers has a function add what somebody else of this node counts to its numbers, each time when they are asked for.
+func (s *Steering) gathers(f func(*report.Measured)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.gather = append(s.gather, f)
+}
