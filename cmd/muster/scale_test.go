@@ -61,7 +61,11 @@ func TestScale(t *testing.T) {
 	untilNodes(t, stay[0].runtimeDir, 2)
 	// Another one has no place, until one is wanted.
 	third := node(left)
-	m.says(third, "spare")
+	untilPhase(t, third.runtimeDir, report.PhasePending)
+	time.Sleep(3 * time.Second) // longer than the last call
+	if a, _ := statusOf(t, third.runtimeDir); a.Phase != report.PhasePending {
+		t.Errorf("it takes part: %+v", a.Status)
+	}
 	steering(t, stay[1].runtimeDir, "scale", "3").expect(t, 0, "takes up to 3", "on a new machine call muster run --nnodes=1:3")
 	untilNodes(t, third.runtimeDir, 3)
 	steering(t, third.runtimeDir, "events").expect(t, 0)

@@ -103,8 +103,8 @@ type roster struct {
 	restarts, replacements int
 	lostOf                 losses
 	orders                 rendezvous.Orders // of the job, since the last verdict
-	predecessor            string           // agent whose office we have; where it does not come back it is a lost node
-	leaving                bool             // the host of the store leaves: the next round is for its successor
+	predecessor            string            // agent whose office we have; where it does not come back it is a lost node
+	leaving                bool              // the host of the store leaves: the next round is for its successor
 }
 
 func newRoster(r rules) *roster {
