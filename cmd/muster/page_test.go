@@ -25,7 +25,7 @@ func TestPageOfAJob(t *testing.T) {
 	if err := os.WriteFile(token, []byte("0123456789abcdef0123\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	j := start(t, nil, "run", "-n", "2", "--run-id", "paged", "--http", "0", "--token-file", token, "--events", events, "--tee", "3",
+	j := start(t, nil, "run", "-n", "2", "--run-id", "paged", "--http", "0", "--token-file", token, "--events", events,
 		"--", "sh", "-c",
 		untilStopped)
 	untilRanks(t, j.runtimeDir, 2)
@@ -58,6 +58,9 @@ func TestPageOfAJob(t *testing.T) {
 			status, text := get(http.MethodGet, path, "")
 			return status == 200 && strings.Contains(text, want)
 		})
+	}
+	if status, text := get(http.MethodGet, "api/v1/ranks/1/logs", ""); status != 200 || !strings.Contains(text, `"text":"rank 1 is here"`) {
+		t.Errorf("its output: %d %s", status, text)
 	}
 	if status, text := get(http.MethodPost, "api/v1/stop", ""); status != 403 {
 		t.Errorf("stopped without a token: %d %s", status, text)
