@@ -17,6 +17,7 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/printable"
 	"muster/internal/proc"
+	"muster/internal/wording"
 	"muster/launch/accounting"
 	"muster/launch/control"
 	"muster/launch/job"
@@ -257,6 +258,62 @@ func (s *Steering) event(kind control.EventType) control.Event {
 	return control.Event{
 		Type: kind, RunID: s.plan.RunID, Node: s.plan.Hostname, Generation: s.status.Generation, RestartCount: s.status.RestartCount,
 	}
+}
+
+// happened adds an event of the round that the node has, or has had last, as fill makes it.
+func (s *Steering) happened(kind control.EventType, fill func(*control.Event)) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.event(kind)
+	fill(&e)
+	s.events.Add(e)
+}
+
+// completed says that the nodes have met for a round.
+func (s *Steering) completed(r rendezvous.Round, took time.Duration) {
+	s.happened(control.RendezvousCompleted, func(e *control.Event) {
+		e.Generation, e.RestartCount, e.Seconds = r.Number, r.Restarts, took.Seconds()
+		e.Message = wording.Plural(r.WorldSize, "worker") + " on " + wording.Plural(r.GroupWorldSize, "node")
+	})
+}
+
+// checked says how the check of a round's nodes has ended for this one.
+func (s *Steering) checked(out CheckOutcome, d *policy.Decision, err error, took time.Duration) {
+	kind := control.CheckPassed
+	if d != nil || err != nil {
+		kind = control.CheckFailed
+	}
+	s.happened(kind, func(e *control.Event) {
+		e.Seconds = took.Seconds()
+		switch {
+		case err != nil:
+			e.Message = err.Error()
+		case d != nil:
+			e.Reason, e.Message = d.Reason, d.Text
+		}
+	})
+	for _, gone := range out.Excluded {
+		s.happened(control.NodeExcluded, func(e *control.Event) { e.Subject, e.Message = gone.Node, gone.Reason })
+	}
+}
+
+// changedNodes says that a round ends because nodes came or went.
+func (s *Steering) changedNodes(v rendezvous.Verdict) {
+	kind, is := map[string]control.EventType{
+		"NodeLost": control.NodeLost, "NodeReturned": control.NodeJoined, "ScaleUp": control.NodeJoined,
+		string(job.ReasonNodeStopped): control.NodeLost, string(job.ReasonLeaseOver): control.NodeLost,
+	}[v.Reason]
+	if is {
+		s.happened(kind, func(e *control.Event) { e.Subject, e.Reason, e.Message = v.Node, job.Reason(v.Reason), v.Message })
+	}
+}
+
+// committed says that a step of a checkpoint has got its name on disk.
+func (s *Steering) committed(step int64, dir string, took time.Duration) {
+	s.happened(control.CheckpointCommitted, func(e *control.Event) { e.Step, e.Message, e.Seconds = &step, dir, took.Seconds() })
 }
 
 // workerEvent is something that has happened to a worker.
