@@ -263,7 +263,11 @@ func (s *SSHServer) Start() {
 	if err := s.startLocked(io.MultiWriter(&s.log, said)); err != nil {
 		s.t.Fatalf("cannot start sshd: %v", err)
 	}
-	for end := time.Now().Add(sshdStart); !strings.Contains(said.String(), "Server listening on "); {
+	addresses := 1
+	if s.host != nil {
+		addresses = 2 // one after the other
+	}
+	for end := time.Now().Add(sshdStart); strings.Count(said.String(), "Server listening on ") < addresses; {
 		select {
 		case <-s.done:
 			s.t.Fatalf("sshd has ended:\n%s", said)

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"muster/launch/job"
@@ -98,10 +99,24 @@ type LogFiles struct {
 	Stderr string    `json:"stderr,omitempty"`
 }
 
-// Peer is a process at the other end of the socket.
+// Peer is who asks: a process at the other end of the socket, or a client of the page.
 type Peer struct {
-	UID int `json:"uid"`
-	PID int `json:"pid"`
+	UID int `json:"uid"` // -1 where it is not known
+	PID int `json:"pid,omitempty"`
+	// Address is that of a client of the page, empty for others.
+	Address string `json:"address,omitempty"`
+}
+
+// String names it for people.
+func (p Peer) String() string {
+	name := "user " + strconv.Itoa(p.UID)
+	switch {
+	case p.UID < 0:
+		return "somebody with the job's token at " + p.Address
+	case p.Address != "":
+		return name + " on the page, from " + p.Address
+	}
+	return name
 }
 
 // wanted is the body of a request that changes something: each reads what is its own.

@@ -22,6 +22,7 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/logtext"
 	"muster/internal/proc"
+	"muster/internal/tokenfile"
 	"muster/launch"
 	"muster/launch/control"
 	"muster/launch/job"
@@ -62,6 +63,11 @@ func Simulate(ctx context.Context, c SimulationConfig) (err error) {
 	}
 	ctx, in := launch.WatchSignals(ctx, asked.Stop.Handled, asked.Checkpoint.Signal)
 	defer in.Close()
+	view, err := simulatedView(ctx, c)
+	if err != nil {
+		return err
+	}
+	defer view.Close() //nolint:contextcheck // it bounds itself
 	marker := "MUSTER_SIMULATION=" + strings.ToLower(rand.Text()[:12])
 	tree, err := proc.Open(proc.Config{Log: log, Marker: marker, Guardian: c.Guardian})
 	if err != nil {
@@ -83,7 +89,7 @@ func Simulate(ctx context.Context, c SimulationConfig) (err error) {
 	defer s.ended()
 	defer openFront(frontConfig{ //nolint:contextcheck // its end bounds itself
 		RunID: simulatedID(c.Job), Name: asked.Command.Name, Role: control.Simulation, Environ: c.Environ, Grace: asked.Stop.Grace,
-		Interrupts: in, Status: s.status, Events: new(control.Events), Ask: s.ask, Guard: tree.RemoveOnDeath, Log: log,
+		Interrupts: in, Status: s.status, Events: new(control.Events), Ask: s.ask, Guard: tree.RemoveOnDeath, View: view, Log: log,
 	}).close()
 	for i := range c.Nodes {
 		own := job.WithVariable(environ, c.NodeVariable, SimulatedName(i))
@@ -105,6 +111,18 @@ func Simulate(ctx context.Context, c SimulationConfig) (err error) {
 	s.ended()
 	defer c.Console.Flush()
 	return s.outcome()
+}
+
+// simulatedView takes what the job names to be seen by: the nodes leave that to who simulates them.
+func simulatedView(ctx context.Context, c SimulationConfig) (*launch.View, error) {
+	var token []byte
+	if file := c.Job.Meeting.TokenFile; c.Job.See.HTTP != "" && file != "" {
+		var err error
+		if token, err = tokenfile.Read(file, zerolog.Nop()); err != nil { // the nodes warn of it
+			return nil, err
+		}
+	}
+	return launch.OpenView(ctx, c.Job.See, token, c.Log)
 }
 
 // simulatedEnviron is the environment of the simulated nodes: where they meet, unless the command line says that.
