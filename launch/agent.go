@@ -159,6 +159,9 @@ func (a *Agent) Run(ctx context.Context) (res Result, err error) {
 // guardian.
 func (a *Agent) open(ctx context.Context) (err error) {
 	job := &a.Plan.Job
+	if err := report.CheckSummary(job.See.Summary, []*os.File{a.Stdout, a.Stderr}); err != nil {
+		return err
+	}
 	if a.status, err = report.OpenStatus(report.StatusConfig{
 		Path: job.StatusFile, TerminationLog: a.TerminationLog, RunID: a.Plan.RunID, Name: a.Plan.Title(),
 		Node: a.Plan.Hostname, Workers: a.Plan.Procs, Outputs: []*os.File{a.Stdout, a.Stderr}, Log: a.Log, Now: time.Now,

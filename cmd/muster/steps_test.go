@@ -130,7 +130,7 @@ func TestTimeAddsUp(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "status")
 	j := start(t, []string{"MARKS=" + t.TempDir(), "STEPS=200", "FAIL=38 84 139", "IMPORT=0.5", endAtOnce}, "run", "-n", "2", "--ckpt", "on",
-		"--max-restarts", "3", "--restart-delay", "0", "--status-file", file, "--", "python3", script)
+		"--max-restarts", "3", "--restart-delay", "0", "--status-file", file, "--summary", file+".end", "--", "python3", script)
 	var last []byte
 	testutil.Eventually(t, jobLimit, "the third failure is behind it", func() bool {
 		got := steering(t, j.runtimeDir, "metrics")
@@ -175,6 +175,13 @@ func TestTimeAddsUp(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 	t.Logf("%+v, %v", a, got.elapsed)
+
+	var end report.Summary
+	if text, err = os.ReadFile(file + ".end"); err != nil || json.Unmarshal(text, &end) != nil || end.Phase != report.PhaseSucceeded ||
+		end.RestartCount != 3 || len(end.Rounds) != 1 || end.Rounds[0].WorldSize != 2 || len(end.Slowest) != 2 ||
+		end.Accounting.Seconds["good"] != s["good"] || end.Slowest[0].Step != 200 || end.Slowest[0].StepSeconds < 0.05 {
+		t.Errorf("%v\n%s", err, text)
+	}
 
 	parser := expfmt.NewTextParser(model.LegacyValidation)
 	families, err := parser.TextToMetricFamilies(bytes.NewReader(last))
