@@ -20,6 +20,7 @@ type books struct {
 	// checking is when the check began that goes on, zero for none.
 	checking   time.Time
 	rounds     report.Rounds
+	spans      spans
 	rendezvous report.Durations
 	logBytes   int64 // of workers that others have followed
 	checks     report.Durations
@@ -45,6 +46,7 @@ func causeOf(p report.Phase) (accounting.Cause, bool) {
 func (s *Steering) bookLocked(d *report.Status) {
 	b, now, before := &s.books, time.Now(), &s.status
 	b.rounds.Take(d, now)
+	b.spans.take(d, now)
 	b.ledger.Mark(s.marksLocked())
 	if !b.checking.IsZero() {
 		b.checks.Add(now.Sub(b.checking))
@@ -86,6 +88,7 @@ func (s *Steering) meets() (met func()) {
 	defer s.mu.Unlock()
 	s.books.ledger.Mark(s.marksLocked())
 	s.books.ledger.Enter(accounting.Rendezvous, began)
+	s.books.spans.enter("rendezvous", began, &s.status)
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
