@@ -116,6 +116,8 @@ type Agent struct {
 type Result struct {
 	// Status is muster's exit status.
 	Status int
+	// Left says that this node has left a job that goes on without it, as somebody wanted fewer nodes.
+	Left bool
 	// Report says why for people, or with LogJSON in a line of JSON; empty after a success.
 	Report string
 	// LogDir is the directory with the workers' log files, empty where none are written.

@@ -46,6 +46,9 @@ type Steering struct {
 	// a pause; it has room for one.
 	resumes chan resumption
 	pausing chan struct{}
+	// scales hands over a request for another number of nodes. part says that a launcher has started this muster.
+	scales chan scaling
+	part   bool
 	// changed says that there is something to be published; it has room for one.
 	changed chan struct{}
 
@@ -56,9 +59,9 @@ type Steering struct {
 	places []workerPlace // by local rank
 	// askedEnd is why the whole job is to end, nil where nobody has asked for that; ends end the contexts of who runs it.
 	askedEnd *SignalError
-	// pause is that of the round that was met last; strangers says that agents of torchrun take part in it. wish is a
+	// orders are those of the round that was met last; strangers says that agents of torchrun take part in it. wish is a
 	// pause that somebody has asked for, nil for none.
-	pause     rendezvous.Pause
+	orders    rendezvous.Orders
 	rounds    bool // there was one
 	strangers bool
 	wish      *pauseWish
@@ -124,7 +127,7 @@ func OpenSteering(ctx context.Context, p *plan.Plan, part bool, token []byte, lo
 	p.RunDir = dir.Path
 	s := &Steering{
 		plan: p, log: log, dir: dir, view: view, now: make(chan struct{}), restarts: make(chan chan error),
-		resumes: make(chan resumption), pausing: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		part: part, scales: make(chan scaling), resumes: make(chan resumption), pausing: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 		closed: make(chan struct{}),
 		others: map[int]heardStatus{},
 		status: report.Status{
@@ -380,6 +383,7 @@ func (s *Steering) take(ctx context.Context, r rendezvous.Round) (end func()) {
 	wg.Go(func() { s.publish(ctx, b) })
 	wg.Go(func() { s.listen(ctx, b) })
 	wg.Go(func() { s.listenPause(ctx, b) })
+	wg.Go(func() { s.listenKill(ctx, b) })
 	return func() {
 		s.mu.Lock()
 		s.board.Board = nil

@@ -195,8 +195,12 @@ func eventText(e *control.Event) string {
 			text += ", because muster has stopped it"
 		}
 		return text
-	case control.StopRequested, control.RestartRequested, control.PauseRequested, control.ResumeRequested:
+	case control.StopRequested, control.RestartRequested, control.PauseRequested, control.ResumeRequested, control.ScaleRequested,
+		control.KillRequested:
 		what := strings.ToLower(strings.TrimSuffix(string(e.Type), "Requested"))
+		if e.Type == control.KillRequested {
+			what = "the loss of a node"
+		}
 		switch {
 		case e.By == nil:
 			return what + " was asked for"

@@ -23,6 +23,8 @@ const (
 	RestartRequested EventType = "RestartRequested" // somebody has asked for a restart of all workers
 	PauseRequested   EventType = "PauseRequested"   // somebody has asked that the job pause
 	ResumeRequested  EventType = "ResumeRequested"  // somebody has asked for the end of a pause
+	ScaleRequested   EventType = "ScaleRequested"   // somebody has asked for another number of nodes
+	KillRequested    EventType = "KillRequested"    // somebody has asked for the loss of a node
 	// CheckPassed and CheckFailed are how the check of a round's nodes has ended for the node.
 	CheckPassed EventType = "CheckPassed"
 	CheckFailed EventType = "CheckFailed"

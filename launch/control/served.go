@@ -17,6 +17,8 @@ const (
 	pathRestart = "/api/v1/restart"
 	pathPause   = "/api/v1/pause"
 	pathResume  = "/api/v1/resume"
+	pathScale   = "/api/v1/scale"
+	pathKill    = "/api/v1/kill-node"
 	pathEvents  = "/api/v1/events"
 	pathMetrics = "/api/v1/metrics"
 )
@@ -46,6 +48,9 @@ type Served interface {
 	// command where there are words.
 	Pause(ctx context.Context, by Peer) (string, error)
 	Resume(ctx context.Context, by Peer, words []string) (string, error)
+	// Scale has the job go on with so many nodes. KillNode has one be lost, named by its group rank or its name.
+	Scale(ctx context.Context, by Peer, nodes int) (string, error)
+	KillNode(ctx context.Context, by Peer, node string) (string, error)
 	// Events are what has happened here.
 	Events() *Events
 }
@@ -123,6 +128,8 @@ func (p Peer) String() string {
 type wanted struct {
 	Now     bool     `json:"now,omitempty"`
 	Command []string `json:"command,omitempty"`
+	Nodes   int      `json:"nodes,omitempty"`
+	Node    string   `json:"node,omitempty"`
 }
 
 // said is the answer to a request that changes something; failure one that could not be answered.

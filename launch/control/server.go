@@ -322,6 +322,8 @@ func (s *Server) changes() map[string]func(context.Context, Peer, wanted) (strin
 		pathRestart: func(ctx context.Context, by Peer, _ wanted) (string, error) { return j.Restart(ctx, by) },
 		pathPause:   func(ctx context.Context, by Peer, _ wanted) (string, error) { return j.Pause(ctx, by) },
 		pathResume:  func(ctx context.Context, by Peer, w wanted) (string, error) { return j.Resume(ctx, by, w.Command) },
+		pathScale:   func(ctx context.Context, by Peer, w wanted) (string, error) { return j.Scale(ctx, by, w.Nodes) },
+		pathKill:    func(ctx context.Context, by Peer, w wanted) (string, error) { return j.KillNode(ctx, by, w.Node) },
 	}
 }
 

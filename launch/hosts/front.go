@@ -184,6 +184,16 @@ func (f *front) Resume(ctx context.Context, by control.Peer, words []string) (st
 	return f.ask(ctx, control.ResumeRequested, Ask{What: AskResume, By: by, Command: words})
 }
 
+// Scale implements control.Served.
+func (f *front) Scale(ctx context.Context, by control.Peer, nodes int) (string, error) {
+	return f.ask(ctx, control.ScaleRequested, Ask{What: AskScale, By: by, Nodes: nodes})
+}
+
+// KillNode implements control.Served.
+func (f *front) KillNode(ctx context.Context, by control.Peer, node string) (string, error) {
+	return f.ask(ctx, control.KillRequested, Ask{What: AskKill, By: by, Node: node})
+}
+
 // ask has the nodes do what somebody has asked for.
 func (f *front) ask(ctx context.Context, event control.EventType, m Ask) (string, error) {
 	if f.config.Ask == nil {

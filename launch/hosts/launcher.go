@@ -141,7 +141,7 @@ func (l *launcher) run(ctx context.Context) (err error) {
 	defer l.told.close()
 	defer openFront(frontConfig{ //nolint:contextcheck // its end bounds itself
 		RunID: job.RunID, Name: job.Command.Name, Role: control.Launcher, Environ: l.config.Environ, Grace: job.Stop.Grace, Interrupts: in,
-		Status: l.told.now, Events: &l.told.events, Ask: l.fleet.Ask, Guard: l.tree.RemoveOnDeath, View: view, Log: log,
+		Status: l.told.now, Events: &l.told.events, Ask: l.ask, Guard: l.tree.RemoveOnDeath, View: view, Log: log,
 	}).close()
 	defer l.fleet.Close()
 	defer func() { l.world.close() }()
@@ -153,6 +153,19 @@ func (l *launcher) run(ctx context.Context) (err error) {
 		return l.refused(job, err)
 	}
 	return l.finish(ctx, in)
+}
+
+// ask has the nodes do what somebody wants of the job. Machines that have left it come back where more nodes are wanted.
+func (l *launcher) ask(ctx context.Context, m Ask) (string, error) {
+	before, _ := l.told.now(ctx)
+	text, err := l.fleet.Ask(ctx, m)
+	if err != nil || m.What != AskScale || m.Nodes <= before.Nodes {
+		return text, err
+	}
+	if back := l.fleet.Return(m.Nodes - before.Nodes); len(back) > 0 {
+		return text + "; it is started again on " + strings.Join(back, ", "), nil
+	}
+	return text + "; no other host of --hosts can be started: spare ones have joined", nil
 }
 
 // afterWaiting is a writer for workers' output, which must not come behind what is waited for.

@@ -105,6 +105,10 @@ func (w *world) Restart(context.Context, control.Peer) (string, error) {
 	return "", errhint.Code(errors.New("the workers do not run"), errhint.TryAgain)
 }
 
+func (w *world) Scale(context.Context, control.Peer, int) (string, error) { return "it scales", nil }
+
+func (w *world) KillNode(context.Context, control.Peer, string) (string, error) { return "one is lost", nil }
+
 func (w *world) Pause(context.Context, control.Peer) (string, error) { return "it pauses", nil }
 
 func (w *world) Resume(_ context.Context, _ control.Peer, words []string) (string, error) {
