@@ -48,8 +48,10 @@ func (t *spans) enter(name string, now time.Time, d *report.Status) {
 		t.exporter.Add(trace.Span{
 			Name: t.name, Begin: t.since, End: now, ID: t.id, Parent: t.job,
 			Attributes: []trace.Attribute{
-				{Key: "muster.round", Number: int64(d.Generation)}, {Key: "muster.restarts", Number: int64(d.RestartCount)},
-				{Key: "muster.world_size", Number: int64(d.WorldSize)}, {Key: "muster.phase", Text: string(d.Phase)},
+				{Key: "muster.round", Number: int64(d.Generation)},
+				{Key: "muster.restarts", Number: int64(d.RestartCount)},
+				{Key: "muster.world_size", Number: int64(d.WorldSize)},
+				{Key: "muster.phase", Text: string(d.Phase)},
 			},
 		})
 	}

@@ -26,7 +26,8 @@ func TestSummary(t *testing.T) {
 			Restarts: map[job.Reason]int{"WorkerFailed": 2, "NodeLost": 1}, Checkpoints: &WrittenParts{Parts: 3, Bytes: 12e9, Seconds: 4},
 		},
 		Ranks: []Rank{
-			{Rank: 0, Node: "n1", Progress: &Progress{Step: 9, StepSeconds: &fast}}, {Rank: 1, Node: "n2"},
+			{Rank: 0, Node: "n1", Progress: &Progress{Step: 9, StepSeconds: &fast}},
+			{Rank: 1, Node: "n2"},
 			{Rank: 5, Node: "n\n2", Progress: &Progress{Step: 8, StepSeconds: &slow}},
 		},
 	}

@@ -76,7 +76,8 @@ func TestExport(t *testing.T) {
 // What names no collector that could be told, and what is the same trace.
 func TestFromEnviron(t *testing.T) {
 	for _, none := range [][]string{
-		nil, {"OTEL_EXPORTER_OTLP_ENDPOINT=http://a", "OTEL_SDK_DISABLED=true"},
+		nil,
+		{"OTEL_EXPORTER_OTLP_ENDPOINT=http://a", "OTEL_SDK_DISABLED=true"},
 		{"OTEL_EXPORTER_OTLP_ENDPOINT=http://a", "OTEL_TRACES_EXPORTER=none"},
 	} {
 		if _, found, err := FromEnviron(none, "", zerolog.Nop()); found || err != nil {
@@ -84,7 +85,8 @@ func TestFromEnviron(t *testing.T) {
 		}
 	}
 	for _, wrong := range [][]string{
-		{"OTEL_EXPORTER_OTLP_ENDPOINT=http://a", "OTEL_EXPORTER_OTLP_PROTOCOL=grpc"}, {"OTEL_EXPORTER_OTLP_ENDPOINT=a:4317"},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT=http://a", "OTEL_EXPORTER_OTLP_PROTOCOL=grpc"},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT=a:4317"},
 		{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://"},
 	} {
 		if _, found, err := FromEnviron(wrong, "", zerolog.Nop()); found || err == nil {

@@ -102,10 +102,10 @@ func statusOf(d *report.Status, now time.Time) status {
 		if p.Total > 0 {
 			add("total_steps", strconv.FormatInt(p.Total, 10))
 			done := min(max(float64(p.Step)/float64(p.Total), 0), 1)
-			s.ProgressPercentage = pointer(int32(100 * done))
+			s.ProgressPercentage = new(int32(100 * done))
 			if p.StepSeconds != nil {
 				left := float64(max(p.Total-max(p.Step, 0), 0)) * *p.StepSeconds
-				s.EstimatedRemainingSeconds = pointer(int32(min(max(left, 0), math.MaxInt32)))
+				s.EstimatedRemainingSeconds = new(int32(min(max(left, 0), math.MaxInt32)))
 			}
 		}
 		for _, name := range slices.Sorted(maps.Keys(p.Values)) {
@@ -114,7 +114,7 @@ func statusOf(d *report.Status, now time.Time) status {
 		break
 	}
 	if d.Phase == report.PhaseSucceeded {
-		s.ProgressPercentage, s.EstimatedRemainingSeconds = pointer(int32(100)), pointer(int32(0))
+		s.ProgressPercentage, s.EstimatedRemainingSeconds = new(int32(100)), new(int32(0))
 	}
 	add("world_size", strconv.Itoa(d.WorldSize))
 	add("restarts", strconv.Itoa(d.RestartCount))
@@ -123,8 +123,6 @@ func statusOf(d *report.Status, now time.Time) status {
 	}
 	return s
 }
-
-func pointer(n int32) *int32 { return &n }
 
 // Push tells the status server how a job stands, until ctx ends, and once more then. Of several nodes the first one
 // does. The job waits for it at its end alone, and no longer than lastWord.
