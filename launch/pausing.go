@@ -296,7 +296,7 @@ func (a *Agent) resume(ctx context.Context, c *commandRound, r resumption) (poli
 		text, refused := a.tryCommand(ctx, c, r.words)
 		if refused != nil {
 			r.answer <- refused
-			return policy.Decision{Rank: -1}, nil
+			return policy.Decision{Rank: -1}, nil //nolint:nilerr // whoever has asked is told; the pause goes on
 		}
 		next.Command = text
 	}

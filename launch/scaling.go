@@ -33,6 +33,11 @@ func (a *Agent) answerScale(r scaling, lingers bool) policy.Decision {
 		r.answer <- errhint.Code(errors.New("cannot scale the job: it is decided, and about to end"), errhint.TryAgain)
 		return policy.Decision{Rank: -1}
 	}
+	if need := len(serving(a.meeting.HostRank, a.meeting.LeadRank)); r.nodes > 0 && r.nodes < need {
+		r.answer <- errhint.Code(errhint.With(errors.New("cannot scale the job to 1 node now: one node serves its store, and another one coordinates"),
+			"scale it to 2 nodes"), errhint.TryAgain)
+		return policy.Decision{Rank: -1}
+	}
 	next := a.meeting.Orders
 	next.Version++
 	next.Nodes = r.nodes
@@ -43,7 +48,7 @@ func (a *Agent) answerScale(r scaling, lingers bool) policy.Decision {
 // surplus is the decision of a node that is one too many by what was decided on the round, else d.
 func (a *Agent) surplus(d policy.Decision) policy.Decision {
 	most := d.Orders.Nodes
-	if d.Verdict != policy.Reassemble || d.Reason != job.ReasonScaled || most == 0 || stays(a.meeting.GroupRank, a.meeting.HostRank, most) {
+	if d.Verdict != policy.Reassemble || d.Reason != job.ReasonScaled || most == 0 || stays(a.meeting.GroupRank, a.meeting.HostRank, a.meeting.LeadRank, most) {
 		return d
 	}
 	return policy.Decision{
@@ -54,12 +59,29 @@ func (a *Agent) surplus(d policy.Decision) policy.Decision {
 }
 
 // stays reports whether the node with a group rank is one of most that stay in the job: those with the lowest, but the
-// one that serves the store in any case.
-func stays(rank, host, most int) bool {
-	if host >= most {
-		most--
+// ones that serve the store and coordinate in any case. There is room for these.
+func stays(rank, host, lead, most int) bool {
+	keep := serving(host, lead)
+	if slices.Contains(keep, rank) {
+		return true
 	}
-	return rank < most || rank == host
+	before := 0 // of the others, those with a lower rank
+	for r := range rank {
+		if !slices.Contains(keep, r) {
+			before++
+		}
+	}
+	return before < most-len(keep)
+}
+
+// serving are the group ranks of the nodes that serve the store and coordinate.
+func serving(host, lead int) (ranks []int) {
+	for _, r := range []int{host, lead} {
+		if r >= 0 && !slices.Contains(ranks, r) {
+			ranks = append(ranks, r)
+		}
+	}
+	return ranks
 }
 
 // fixedError is why a job of a fixed size is not scaled.

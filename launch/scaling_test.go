@@ -5,18 +5,18 @@ import "testing"
 // TestStays: so many nodes stay, the host of the store among them.
 func TestStays(t *testing.T) {
 	t.Parallel()
-	for most := 1; most <= 5; most++ {
-		for host := -1; host < 5; host++ {
-			n := 0
+	for most := 2; most <= 5; most++ {
+		for both := range 36 {
+			n, host, lead := 0, both/6-1, both%6-1
 			for rank := range 5 {
-				if stays(rank, host, most) {
+				if stays(rank, host, lead, most) {
 					n++
-				} else if rank == host {
-					t.Errorf("%d of 5: the host with rank %d leaves", most, host)
+				} else if rank == host || rank == lead {
+					t.Errorf("%d of 5: rank %d of host %d and coordinator %d leaves", most, rank, host, lead)
 				}
 			}
 			if n != most {
-				t.Errorf("%d of 5 with host %d: %d stay", most, host, n)
+				t.Errorf("%d of 5 with host %d and coordinator %d: %d stay", most, host, lead, n)
 			}
 		}
 	}

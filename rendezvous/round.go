@@ -32,8 +32,9 @@ type Round struct {
 	Restarts, Replacements int
 	// Orders are what people want of the job, such as that workers are not started in this round.
 	Orders Orders
-	// HostRank is the group rank of the node that serves the store of the agents, -1 where none of them does.
-	HostRank int
+	// HostRank is the group rank of the node that serves the store of the agents, LeadRank that of the coordinator; -1
+	// where none of them does.
+	HostRank, LeadRank int
 	// LossNotice is how long it takes at most until the handler says that a node was lost; 0 where there is no other.
 	LossNotice time.Duration
 	// Exchange is what the agents of this round tell each other.

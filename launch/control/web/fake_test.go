@@ -107,7 +107,9 @@ func (w *world) Restart(context.Context, control.Peer) (string, error) {
 
 func (w *world) Scale(context.Context, control.Peer, int) (string, error) { return "it scales", nil }
 
-func (w *world) KillNode(context.Context, control.Peer, string) (string, error) { return "one is lost", nil }
+func (w *world) KillNode(context.Context, control.Peer, string) (string, error) {
+	return "one is lost", nil
+}
 
 func (w *world) Pause(context.Context, control.Peer) (string, error) { return "it pauses", nil }
 
