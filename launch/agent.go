@@ -109,6 +109,7 @@ type Agent struct {
 	checkpoints Checkpoints // nil: none are kept
 	drained     bool        // nobody waits for the last one any more
 	stopNotices func()      // nil: nobody looks for them
+	stopPushing func()      // nil: nobody is told
 }
 
 // Result is how a job ended.
@@ -161,6 +162,9 @@ func (a *Agent) Run(ctx context.Context) (res Result, err error) {
 // guardian.
 func (a *Agent) open(ctx context.Context) (err error) {
 	job := &a.Plan.Job
+	if err := report.CheckSummary(job.See.Summary, []*os.File{a.Stdout, a.Stderr}); err != nil {
+		return err
+	}
 	if a.status, err = report.OpenStatus(report.StatusConfig{
 		Path: job.StatusFile, TerminationLog: a.TerminationLog, RunID: a.Plan.RunID, Name: a.Plan.Title(),
 		Node: a.Plan.Hostname, Workers: a.Plan.Procs, Outputs: []*os.File{a.Stdout, a.Stderr}, Log: a.Log, Now: time.Now,
@@ -190,6 +194,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 		return err
 	}
 	a.stopNotices = a.watchNotices(ctx)
+	a.stopPushing = a.tellTrainJob() //nolint:contextcheck // the end of the job is told, too
 	if err := a.tree.RemoveOnDeath(a.logs.Disposable()...); err != nil {
 		return err
 	}
@@ -249,6 +254,9 @@ func (a *Agent) hasTerminal() bool {
 func (a *Agent) close(ctx context.Context, succeeded bool) error {
 	if a.stopNotices != nil {
 		a.stopNotices()
+	}
+	if a.stopPushing != nil {
+		a.stopPushing()
 	}
 	var errs []error
 	errs = append(errs, a.warm.Close(), a.closeCheckpoints(ctx))

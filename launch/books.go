@@ -19,6 +19,8 @@ type books struct {
 	restarts map[job.Reason]int
 	// checking is when the check began that goes on, zero for none.
 	checking   time.Time
+	rounds     report.Rounds
+	spans      spans
 	rendezvous report.Durations
 	logBytes   int64 // of workers that others have followed
 	checks     report.Durations
@@ -43,6 +45,8 @@ func causeOf(p report.Phase) (accounting.Cause, bool) {
 // bookLocked takes in that the job stands in another way.
 func (s *Steering) bookLocked(d *report.Status) {
 	b, now, before := &s.books, time.Now(), &s.status
+	b.rounds.Take(d, now)
+	b.spans.take(d, now)
 	b.ledger.Mark(s.marksLocked())
 	if !b.checking.IsZero() {
 		b.checks.Add(now.Sub(b.checking))
@@ -84,6 +88,7 @@ func (s *Steering) meets() (met func()) {
 	defer s.mu.Unlock()
 	s.books.ledger.Mark(s.marksLocked())
 	s.books.ledger.Enter(accounting.Rendezvous, began)
+	s.books.spans.enter("rendezvous", began, &s.status)
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -133,6 +138,13 @@ func (s *Steering) accountingLocked() *report.Accounting {
 	for _, c := range accounting.Causes() {
 		a.Seconds[c.String()] = account[c].Seconds()
 	}
+	var m report.Measured
+	for _, gather := range s.gather {
+		gather(&m)
+	}
+	if w := m.Written; w.Count > 0 {
+		a.Checkpoints = &report.WrittenParts{Parts: w.Count, Bytes: m.WrittenBytes, Seconds: w.Seconds}
+	}
 	return a
 }
 
@@ -167,4 +179,21 @@ func (s *Steering) gathers(f func(*report.Measured)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.gather = append(s.gather, f)
+}
+
+// summarize tells of the job as a whole, now that it has ended: in its file where one is asked for, and in the log where
+// it was long.
+func (a *Agent) summarize() {
+	d := a.Steering.Status()
+	a.Steering.mu.Lock()
+	sum := report.NewSummary(d, a.Steering.books.rounds)
+	a.Steering.mu.Unlock()
+	if text := sum.Text(); text != "" && d.GroupRank == 0 {
+		a.Log.Info().Msg("the job has lasted " + text)
+	}
+	if path := a.Plan.Job.See.Summary; path != "" {
+		if err := sum.WriteTo(path); err != nil {
+			a.Log.Warn().Err(err).Msg("there is no summary of the job")
+		}
+	}
 }

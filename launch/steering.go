@@ -139,6 +139,7 @@ func OpenSteering(ctx context.Context, p *plan.Plan, part bool, token []byte, lo
 	s.books.ledger.Enter(accounting.Start, time.Now())
 	muster := control.Muster{Role: control.Agent, Part: part, PID: os.Getpid(), RunDir: dir.Path}
 	s.server, err = control.Serve(control.Config{Dir: dir.Path, Served: served{s}, Log: log, Muster: muster})
+	s.openSpans() //nolint:contextcheck // Close ends it
 	s.look.Go(s.watchSections)
 	if err != nil {
 		log.Warn().Err(err).Str("path", dir.Path).Msg("the job runs, but muster status, stop and the like cannot reach it")
@@ -160,6 +161,7 @@ func (s *Steering) Close() error {
 	s.mu.Unlock()
 	s.closing.Do(func() { close(s.closed) })
 	s.look.Wait()
+	s.books.spans.exporter.Close()
 	s.view.Close()
 	return errors.Join(s.server.Close(), s.dir.Remove())
 }
