@@ -100,6 +100,6 @@ func (s *Steering) openSpans() {
 	c.Resource = []trace.Attribute{{Key: "muster.run_id", Text: s.plan.RunID}, {Key: "host.name", Text: s.plan.Hostname}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.books.spans.exporter = trace.Open(c)
-	s.books.spans.take(&s.status, time.Now())
+	s.accounts.spans.exporter = trace.Open(c)
+	s.accounts.spans.take(&s.status, time.Now())
 }

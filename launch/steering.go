@@ -71,8 +71,8 @@ type Steering struct {
 	// others is what was heard last of the round's other nodes, by group rank.
 	others map[int]heardStatus
 	// done is how far workers here have come that have ended.
-	done  doneSteps
-	books books
+	done     doneSteps
+	accounts accounts
 	// warned are the sections that took too long, by local rank.
 	warned  map[int]time.Time
 	closed  chan struct{}
@@ -88,7 +88,7 @@ type workerPlace struct {
 	restarts int
 	last     *report.RankExit
 	ended    bool // that of worker is told in last
-	group    int  // of the books
+	group    int  // of the accounts
 	logs     []control.LogFiles
 }
 
@@ -136,7 +136,7 @@ func OpenSteering(ctx context.Context, p *plan.Plan, part bool, token []byte, lo
 			Tasks: []report.Task{},
 		},
 	}
-	s.books.ledger.Enter(accounting.Start, time.Now())
+	s.accounts.ledger.Enter(accounting.Start, time.Now())
 	muster := control.Muster{Role: control.Agent, Part: part, PID: os.Getpid(), RunDir: dir.Path}
 	s.server, err = control.Serve(control.Config{Dir: dir.Path, Served: served{s}, Log: log, Muster: muster})
 	s.openSpans() //nolint:contextcheck // Close ends it
@@ -161,7 +161,7 @@ func (s *Steering) Close() error {
 	s.mu.Unlock()
 	s.closing.Do(func() { close(s.closed) })
 	s.look.Wait()
-	s.books.spans.exporter.Close()
+	s.accounts.spans.exporter.Close()
 	s.view.Close()
 	return errors.Join(s.server.Close(), s.dir.Remove())
 }
@@ -191,7 +191,7 @@ func (s *Steering) Status() report.Status {
 // tell takes a state of the status file.
 func (s *Steering) tell(d report.Status) {
 	s.mu.Lock()
-	s.bookLocked(&d)
+	s.accountLocked(&d)
 	s.status = d
 	s.mu.Unlock()
 	s.events.Moved(s.plan.Hostname, d)
@@ -219,9 +219,9 @@ func (s *Steering) started(w *worker) {
 	p := &s.places[w.LocalRank]
 	if p.worker != nil {
 		p.restarts++
-		s.books.logBytes += p.worker.logs.Bytes()
+		s.accounts.logBytes += p.worker.logs.Bytes()
 	}
-	p.worker, p.ended, p.group = w, false, s.books.group
+	p.worker, p.ended, p.group = w, false, s.accounts.group
 	if out != "" || err != "" {
 		p.logs = append([]control.LogFiles{{Began: time.Now().UTC(), Stdout: out, Stderr: err}}, p.logs...)
 		p.logs = p.logs[:min(len(p.logs), mostLogs)]
@@ -243,8 +243,8 @@ func (s *Steering) ended(w *worker, stopped bool) {
 	}
 	w.progress.Close()
 	s.done.take(w.progress)
-	if p.group == s.books.group {
-		s.books.past = s.books.past.And(marksOf(w.progress))
+	if p.group == s.accounts.group {
+		s.accounts.past = s.accounts.past.And(marksOf(w.progress))
 	}
 	p.ended, p.last = true, &report.RankExit{PID: w.proc.PID(), ExitCode: e.Status(), Stopped: stopped, Time: moment(e.Ended)}
 	if e.Signal != 0 {
