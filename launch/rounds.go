@@ -312,6 +312,8 @@ func (a *Agent) watch(ctx context.Context, g *WorkerGroup) (policy.Decision, err
 	deadline, stopDeadline := deadlineTimer(a.begun, a.Plan.Job.Restart.Deadline)
 	defer stopDeadline()
 	defer g.cancelAgain()
+	hangs, unwatch := a.watchLife(ctx, g)
+	defer unwatch()
 	var linger, word <-chan time.Time // word: that of the other nodes is not waited for any longer
 	var lingering policy.Decision
 	var borne *report.Input // of failures that were borne until everybody had ended
@@ -349,6 +351,8 @@ func (a *Agent) watch(ctx context.Context, g *WorkerGroup) (policy.Decision, err
 			d = a.answerRestart(asked, linger != nil)
 		case <-a.Steering.pausing:
 			d = a.pauseNow(linger != nil)
+		case h := <-hangs:
+			d = a.stepHang(h, linger != nil)
 		case <-deadline:
 			d = a.policy.Step(policy.Event{Kind: policy.DeadlineReached, At: time.Now()})
 		case <-linger:

@@ -117,7 +117,7 @@ func settings() []setting { return slices.Clone(allSettings()) }
 // allSettings are made once: parsers ask for them with each of their flags.
 var allSettings = sync.OnceValue(func() []setting {
 	list := slices.Concat(nodeSettings(), hostSettings(), meetingSettings(), commandSettings(), envSettings(), checkSettings(),
-		restartSettings(), logSettings(), checkpointSettings(), ownSettings())
+		restartSettings(), hangSettings(), logSettings(), checkpointSettings(), ownSettings())
 	if err := declared(list); err != nil {
 		panic("internal error: " + err.Error())
 	}

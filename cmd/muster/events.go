@@ -163,6 +163,8 @@ func eventText(e *control.Event) string {
 			text += ", because muster has stopped it"
 		}
 		return text
+	case control.WorkersHang:
+		return "the workers hang: " + e.Message
 	case control.StopRequested, control.RestartRequested, control.PauseRequested, control.ResumeRequested:
 		what := strings.ToLower(strings.TrimSuffix(string(e.Type), "Requested"))
 		return fmt.Sprintf("%s was asked for by user %d, process %d", what, e.By.UID, e.By.PID)

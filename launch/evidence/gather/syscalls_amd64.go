@@ -1,0 +1,12 @@
+package gather
+
+import "golang.org/x/sys/unix"
+
+func init() {
+	for n, name := range map[int]string{
+		unix.SYS_POLL: "poll", unix.SYS_SELECT: "select", unix.SYS_EPOLL_WAIT: "epoll_wait", unix.SYS_OPEN: "open",
+		unix.SYS_ACCEPT: "accept",
+	} {
+		syscalls[n] = name
+	}
+}
