@@ -97,7 +97,7 @@ func doing(p *evidence.Process) (kind Kind, does, call, at string) {
 	if where != "" {
 		in = " " + where
 	}
-	if p.State == "D" || main.State == "D" {
+	if p.Steady && p.State == "D" {
 		what := ""
 		if main.Wchan != "" {
 			what = ", " + main.Wchan
@@ -112,10 +112,10 @@ func doing(p *evidence.Process) (kind Kind, does, call, at string) {
 		return FileLock, "waits for a lock on the file " + p.Locks[0].File + in, "", ""
 	}
 	switch {
-	case main.CPU >= busy && starved(p):
+	case main.Wants >= busy && starved(p):
 		return Interpreter, "runs native code" + called(in) +
 			", which does not give up Python's lock: its other Python threads wait for that", "", ""
-	case main.CPU >= busy || p.CPU >= busy && own == nil:
+	case main.Wants >= busy || p.Wants >= busy && own == nil:
 		return Runs, "computes" + in, "", ""
 	case sleeps(main, own):
 		return Sleeps, "sleeps" + in, "", ""
@@ -188,7 +188,7 @@ func collective(p *evidence.Process) string {
 			first = f.Func
 		}
 	}
-	if first != "" || len(frames) == 0 || p.CPU > idle {
+	if first != "" || len(frames) == 0 || p.Wants > idle {
 		return first
 	}
 	last := frames[len(frames)-1]
@@ -207,7 +207,7 @@ func starved(p *evidence.Process) bool {
 		return false
 	}
 	for _, t := range p.Threads {
-		if t.TID != p.PID && t.Waits >= 100 && t.Waits <= 400 && t.CPU <= idle {
+		if t.TID != p.PID && t.Syscall == "futex" && t.Waits >= 50 && t.Waits <= 400 && t.CPU <= idle {
 			return true
 		}
 	}
@@ -221,7 +221,7 @@ func sleeps(main evidence.Thread, own *evidence.Frame) bool {
 
 // locked reports whether another Python thread of a process waits in the user's program, as its main thread does, and
 // none runs.
-func locked(p *evidence.Process) bool { return p.CPU <= idle && other(p) != "" }
+func locked(p *evidence.Process) bool { return p.Wants <= idle && other(p) != "" }
 
 // other is where such a thread waits.
 func other(p *evidence.Process) string {
@@ -241,7 +241,7 @@ func other(p *evidence.Process) string {
 
 // loads reports whether a process waits for a worker of its data loader.
 func loads(p *evidence.Process) bool {
-	if len(p.Stacks) == 0 || p.CPU >= busy {
+	if len(p.Stacks) == 0 || p.Wants >= busy {
 		return false
 	}
 	for _, f := range p.Stacks[0].Frames {
@@ -289,6 +289,9 @@ func loader(r *evidence.Rank, main *evidence.Process) (does string, shown []stri
 func shows(rank int, p *evidence.Process) []string {
 	t := mainThread(p)
 	text := fmt.Sprintf("rank %d: process %d (%s): state %s, %.0f %% of a core", rank, p.PID, p.Name, p.State, 100*p.CPU)
+	if p.Wants-p.CPU > idle {
+		text += fmt.Sprintf(" and %.0f %% more in line for one", 100*(p.Wants-p.CPU))
+	}
 	if t.Syscall != "" {
 		text += ", syscall " + t.Syscall
 	}

@@ -39,8 +39,12 @@ type Process struct {
 	Name string `json:"name"`
 	// State is the letter of /proc/PID/stat, that of the main thread.
 	State string `json:"state"`
-	// CPU is the share of a core that it used while it was looked at.
+	// Steady says that it was in this state at the beginning of the look, too.
+	Steady bool `json:"steady"`
+	// CPU is the share of a core that it used while it was looked at, Wants the one that it would have used on a machine
+	// without load.
 	CPU     float64  `json:"cpu"`
+	Wants   float64  `json:"wants"`
 	Threads []Thread `json:"threads,omitempty"`
 	// Stacks are those of its Python threads, the main one first; NoStacks says why there are none.
 	Stacks   []Stack  `json:"stacks,omitempty"`
@@ -58,6 +62,7 @@ type Thread struct {
 	Wchan   string  `json:"wchan,omitempty"`
 	Syscall string  `json:"syscall,omitempty"`
 	CPU     float64 `json:"cpu"`
+	Wants   float64 `json:"wants"`
 	// Waits is how often in a second it began to wait.
 	Waits float64 `json:"waits"`
 	// Kernel is its stack in the kernel, the innermost function first.

@@ -68,13 +68,12 @@ func Look(ctx context.Context, node string, workers []Worker) evidence.Node {
 		}
 	}
 	each(looked, (*look).prepare)
-	first := time.Now()
+	each(looked, (*look).first)
 	for _, l := range looked { // at the same moment: nothing else is done meanwhile
 		l.ask()
 	}
-	each(looked, (*look).state)
-	sleep(ctx, interval-time.Since(first))
-	each(looked, func(l *look) { l.used(time.Since(l.at)) })
+	sleep(ctx, interval)
+	each(looked, (*look).last)
 	tables := readSockets(looked)
 	locks := readLocks()
 	each(looked, func(l *look) {

@@ -22,13 +22,15 @@ type look struct {
 	asked  bool
 	// inodes are those of its sockets.
 	inodes []uint64
-	// threads had used so many ticks, and begun to wait so often, when they were seen first, at the moment at.
+	// threads are what they had done when they were seen first, at the moment at.
 	at      time.Time
 	threads map[int]counted
 }
 
 type counted struct {
-	ticks, waits uint64
+	// used is the time on a core, queued that of waiting for one.
+	used, queued nanoseconds
+	waits        uint64
 }
 
 func (l *look) path(name string) string { return "/proc/" + strconv.Itoa(l.PID) + "/" + name }
@@ -96,20 +98,35 @@ func (l *look) ask() {
 	}
 }
 
-// state reads what the threads of the process are doing.
-func (l *look) state() {
-	names, _ := filepath.Glob(l.path("task/[0-9]*"))
+// first notes what the threads of the process have done so far.
+func (l *look) first() {
 	l.at, l.threads = time.Now(), map[int]counted{}
+	for _, tid := range l.tids() {
+		_, l.threads[tid] = count(l.path("task/" + strconv.Itoa(tid)))
+	}
+}
+
+func (l *look) tids() (tids []int) {
+	names, _ := filepath.Glob(l.path("task/[0-9]*"))
+	for _, name := range names[:min(len(names), mostThreads)] {
+		if tid, err := strconv.Atoi(filepath.Base(name)); err == nil {
+			tids = append(tids, tid)
+		}
+	}
+	return tids
+}
+
+// last reads what the threads are doing, and what they have done since they were seen first.
+func (l *look) last() {
+	since := time.Since(l.at).Seconds()
 	if stat, err := os.ReadFile(l.path("stat")); err == nil {
 		if s := stateOf(stat); s != "" {
 			l.to.State = s
 		}
 	}
-	for _, dir := range names[:min(len(names), mostThreads)] {
-		tid, err := strconv.Atoi(filepath.Base(dir))
-		if err != nil {
-			continue
-		}
+	l.to.Steady = l.to.State == string(l.State)
+	for _, tid := range l.tids() {
+		dir := l.path("task/" + strconv.Itoa(tid))
 		t := evidence.Thread{
 			TID: tid, Wchan: line(dir + "/wchan"), Name: line(dir + "/comm"), Syscall: syscallName(line(dir + "/syscall")),
 		}
@@ -123,25 +140,24 @@ func (l *look) state() {
 				t.Kernel = append(t.Kernel, name)
 			}
 		}
-		t.State, l.threads[tid] = count(dir)
+		var now counted
+		t.State, now = count(dir)
+		if before, known := l.threads[tid]; known && t.State != "" && since > 0 {
+			t.CPU = now.used.less(before.used) / since
+			t.Wants = t.CPU + now.queued.less(before.queued)/since
+			t.Waits = float64(now.waits-min(before.waits, now.waits)) / since
+		}
+		l.to.CPU += t.CPU
+		l.to.Wants += t.Wants
 		l.to.Threads = append(l.to.Threads, t)
 	}
 }
 
-// used says how much the threads have done since they were seen first.
-func (l *look) used(since time.Duration) {
-	for i := range l.to.Threads {
-		t := &l.to.Threads[i]
-		before := l.threads[t.TID]
-		state, now := count(l.path("task/" + strconv.Itoa(t.TID)))
-		if state == "" || now.ticks < before.ticks || now.waits < before.waits {
-			continue
-		}
-		t.CPU = float64(now.ticks-before.ticks) / 100 / since.Seconds()
-		t.Waits = float64(now.waits-before.waits) / since.Seconds()
-		l.to.CPU += t.CPU
-	}
-}
+// nanoseconds are a counter of the kernel's.
+type nanoseconds uint64
+
+// less is the difference in seconds, 0 where the counter went back.
+func (n nanoseconds) less(before nanoseconds) float64 { return float64(n-min(before, n)) / 1e9 }
 
 // count reads a thread's state and counters.
 func count(dir string) (state string, c counted) {
@@ -149,10 +165,14 @@ func count(dir string) (state string, c counted) {
 	if err != nil {
 		return "", c
 	}
-	if f := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:]); len(f) > 12 {
+	if f := strings.Fields(line(dir + "/schedstat")); len(f) > 1 { // on a core, and waiting for one
+		used, _ := strconv.ParseUint(f[0], 10, 64) // what is no number counts as 0
+		queued, _ := strconv.ParseUint(f[1], 10, 64)
+		c.used, c.queued = nanoseconds(used), nanoseconds(queued)
+	} else if f := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:]); len(f) > 12 {
 		for _, at := range []int{11, 12} {
-			n, _ := strconv.ParseUint(string(f[at]), 10, 64) // what is no number counts as 0
-			c.ticks += n
+			n, _ := strconv.ParseUint(string(f[at]), 10, 64)
+			c.used += nanoseconds(n) * 1e7 // ticks of 10 ms
 		}
 	}
 	status, _ := os.ReadFile(dir + "/status")
