@@ -27,10 +27,10 @@ func WritePprof(w io.Writer, at time.Time, groups []Group) error {
 			f.Text = ""
 			ids = varint(ids, p.location(f))
 		}
-		sample = bytes(sample, 1, ids)
-		sample = bytes(sample, 2, varint(nil, uint64(len(g.Ranks))))
+		sample = block(sample, 1, ids)
+		sample = block(sample, 2, varint(nil, uint64(len(g.Ranks))))
 		for _, label := range [][2]string{{"ranks", Fold(g.Ranks)}, {"thread", g.Thread}} {
-			sample = bytes(sample, 3, append(p.number(1, p.text(label[0])), p.number(2, p.text(label[1]))...))
+			sample = block(sample, 3, append(p.number(1, p.text(label[0])), p.number(2, p.text(label[1]))...))
 		}
 		p.message(2, sample)
 	}
@@ -57,7 +57,7 @@ func (p *pprofFile) location(f Frame) uint64 {
 	function = p.field(function, 4, p.text(f.File))
 	p.message(5, function)
 	line := p.field(p.number(1, id), 2, uint64(max(f.Line, 0)))
-	p.message(4, bytes(p.number(1, id), 4, line))
+	p.message(4, block(p.number(1, id), 4, line))
 	return id
 }
 
@@ -77,7 +77,7 @@ func (p *pprofFile) message(field uint64, parts ...[]byte) {
 	for _, part := range parts {
 		body = append(body, part...)
 	}
-	p.out = bytes(p.out, field, body)
+	p.out = block(p.out, field, body)
 }
 
 func (p *pprofFile) number(field, n uint64) []byte { return p.field(nil, field, n) }
@@ -85,8 +85,8 @@ func (p *pprofFile) number(field, n uint64) []byte { return p.field(nil, field, 
 // field appends a number to a message.
 func (*pprofFile) field(to []byte, field, n uint64) []byte { return varint(varint(to, field<<3), n) }
 
-// bytes appends what has a length to a message.
-func bytes(to []byte, field uint64, body []byte) []byte {
+// block appends what has a length to a message.
+func block(to []byte, field uint64, body []byte) []byte {
 	return append(varint(varint(to, field<<3|2), uint64(len(body))), body...)
 }
 
