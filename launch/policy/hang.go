@@ -14,8 +14,8 @@ func (p *Policy) hang(e Event) Decision {
 		return d
 	}
 	switch why := p.overLimit(e.At); {
-	case p.rules.Policy == job.RestartNever || p.rules.Policy == job.RestartOnNodeFail:
-		p.state = decided
+	case why == job.ReasonWorkerFailed, p.rules.Policy == job.RestartNever, p.rules.Policy == job.RestartOnNodeFail:
+		p.state = decided // there was no limit to reach
 		return d
 	case why != "":
 		p.state, d.Reason = decided, why
