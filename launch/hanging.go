@@ -29,7 +29,9 @@ const (
 	lifeEvery  = 250 * time.Millisecond
 	lifeRarely = 5 * time.Second
 	// livingCPU is the share of a core from which on CPU time is a sign of life: threads that wait in turns use less.
-	livingCPU = 0.1
+	// Where the machine has more to do than it can, a process is alive that would have used livingWish.
+	livingCPU  = 0.05
+	livingWish = 0.2
 	// mostHangs is how many of them have their evidence kept.
 	mostHangs = 5
 )
@@ -45,6 +47,7 @@ type hang struct {
 type life struct {
 	last time.Time
 	cpu  time.Duration
+	disk string // what it has read and written there
 }
 
 // lives are those of a group's workers.
@@ -134,8 +137,11 @@ func (a *Agent) watchLife(ctx context.Context, g *WorkerGroup) (hangs <-chan han
 			if silent < timeout {
 				hung = false
 			} else if !hung && len(l.workers) > 0 {
-				hung = true
-				h := a.explain(ctx, l, silent)
+				h, lives := a.explain(ctx, l, silent)
+				if hung = !lives; lives {
+					l = newLives(l.workers, time.Now())
+					continue
+				}
 				select {
 				case told <- h:
 				case <-ctx.Done():
@@ -196,6 +202,9 @@ func (a *Agent) silence(l *lives, now time.Time) time.Duration {
 			if out := w.logs.LastOutput(); out.After(o.last) {
 				o.last = out
 			}
+			if disk := proc.DiskOf(pids[i]); disk != o.disk {
+				o.last, o.disk = now, disk
+			}
 			if cpu := used[pids[i]].CPU; float64(cpu-o.cpu) >= livingCPU*float64(since) {
 				o.last = now
 			}
@@ -214,10 +223,14 @@ func (a *Agent) silence(l *lives, now time.Time) time.Duration {
 	return max(silent, 0)
 }
 
-// explain finds out what workers do that hang, keeps it, and says it.
-func (a *Agent) explain(ctx context.Context, l *lives, silent time.Duration) hang {
+// explain finds out what workers do that hang, keeps it, and says it; but for workers that turn out to live.
+func (a *Agent) explain(ctx context.Context, l *lives, silent time.Duration) (h hang, lives bool) {
 	seen := a.Steering.lookAt(ctx, l.workers, func(i int) time.Time { return l.of[i].last })
-	h := hang{silent: silent, verdict: diagnose.Of([]evidence.Node{seen}, nil)}
+	if !l.exact && wants(&seen) {
+		a.Log.Debug().Dur("silent_ms", silent).Msg("the workers were silent, but wait for a core")
+		return hang{}, true
+	}
+	h = hang{silent: silent, verdict: diagnose.Of([]evidence.Node{seen}, nil)}
 	var err error
 	if h.path, err = a.keepHang(seen, h.verdict); err != nil {
 		a.Log.Warn().Err(err).Msg("the evidence of the hang is not kept")
@@ -235,7 +248,21 @@ func (a *Agent) explain(ctx context.Context, l *lives, silent time.Duration) han
 		Time: moment(seen.At), SilentSeconds: silent.Seconds(), Kind: string(h.verdict.Kind), Sentence: h.verdict.Sentence,
 		Culprits: h.verdict.Culprits, Victims: h.verdict.Victims, Evidence: h.path,
 	})
-	return h
+	return h, false
+}
+
+// wants reports whether a worker would use processors if it got them.
+func wants(seen *evidence.Node) bool {
+	for _, r := range seen.Ranks {
+		sum := 0.0
+		for i := range r.Processes {
+			sum += r.Processes[i].Wants
+		}
+		if sum >= livingWish {
+			return true
+		}
+	}
+	return false
 }
 
 // hung notes a hang for who looks at the job.

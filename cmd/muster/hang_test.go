@@ -97,7 +97,7 @@ func TestStacksOfHealthyJob(t *testing.T) {
 			}
 		}
 	}
-	j.wait().expect(t, 0, "rank 0 result 1.9", "rank 1 result 1.9")
+	j.wait().expect(t, 0, "rank 0 result 60.0", "rank 1 result 60.0")
 	if looks < 2 {
 		t.Errorf("it was looked at %d times", looks)
 	}

@@ -83,3 +83,11 @@ func Catches(pid int, sig syscall.Signal) bool {
 	}
 	return is("SigCgt") && !is("ShdPnd") && !is("SigPnd")
 }
+
+// DiskOf is how many bytes a process has read from disks and written to them, as the kernel says it; empty where it does
+// not.
+func DiskOf(pid int) string {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
+	_, rest, _ := strings.Cut(string(text), "\nread_bytes:")
+	return rest
+}

@@ -112,7 +112,7 @@ func doing(p *evidence.Process) (kind Kind, does, call, at string) {
 		return FileLock, "waits for a lock on the file " + p.Locks[0].File + in, "", ""
 	}
 	switch {
-	case main.Wants >= busy && starved(p):
+	case main.Wants >= busy && p.Wants-main.Wants <= idle && starved(p):
 		return Interpreter, "runs native code" + called(in) +
 			", which does not give up Python's lock: its other Python threads wait for that", "", ""
 	case main.Wants >= busy || p.Wants >= busy && own == nil:
