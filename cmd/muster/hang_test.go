@@ -145,8 +145,8 @@ func TestHangRestarts(t *testing.T) {
 	if err := os.WriteFile(ready+".again", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	j.wait().expect(t, 0, "the workers hang: rank 1 has not come to all_reduce: it is stopped by a signal",
-		"restarting the workers: no worker has shown a sign of life for")
+	j.wait().expect(t, 0, `"reason":"rank 1 has not come to all_reduce: it is stopped by a signal`,
+		`"message":"the workers hang"`, `"reason":"no worker has shown a sign of life for 3`)
 	kept, err := filepath.Glob(filepath.Join(logs, "*", "hangs", "*"))
 	if err != nil || len(kept) != 3 {
 		t.Fatalf("%v %v", kept, err)
