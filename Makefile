@@ -96,7 +96,7 @@ NO_RACE = cmd/muster|cmd/dialect|netcheck/blame|netcheck/devicecheck
 test: test-deps $(GOTESTSUM) ## everything, with the real PyTorch; nothing may skip
 	@mkdir -p build/test; export MUSTER_TEST_REQUIRE=1 CGO_ENABLED=1; failed=; set -x; \
 	$(call TIMED,packages) -race -shuffle=on -p 3 -parallel 4 -timeout 30m $$(go list ./... | grep -vE '/($(NO_RACE))$$') || failed+=" packages"; \
-	$(call TIMED,muster) -shuffle=on -p 2 -parallel 4 -timeout 45m $$(go list ./... | grep -E '/($(NO_RACE))$$') || failed+=" cmd/muster"; \
+	$(call TIMED,muster) -shuffle=on -p 2 -parallel 6 -timeout 45m $$(go list ./... | grep -E '/($(NO_RACE))$$') || failed+=" cmd/muster"; \
 	(cd rendezvous/etcdstore/etcdtest && $(call TIMED,etcd) -race -shuffle=on ./...) || failed+=" etcdtest"; \
 	$(TORCH)/bin/python -m unittest discover -s examples/digits || failed+=" examples/digits"; \
 	{ set +x; } 2>/dev/null; [ -z "$$failed" ] || { echo "make test: failed:$$failed" >&2; exit 1; }

@@ -117,6 +117,8 @@ type Agent struct {
 type Result struct {
 	// Status is muster's exit status.
 	Status int
+	// Left says that this node has left a job that goes on without it, as somebody wanted fewer nodes.
+	Left bool
 	// Report says why for people, or with LogJSON in a line of JSON; empty after a success.
 	Report string
 	// LogDir is the directory with the workers' log files, empty where none are written.
@@ -129,7 +131,7 @@ func (a *Agent) Run(ctx context.Context) (res Result, err error) {
 	defer func() { err = errors.Join(err, a.Handler.Close()) }()
 	defer func() { err = errors.Join(err, a.close(ctx, err == nil && res.Status == errhint.OK)) }()
 	if a.Steering == nil {
-		if a.Steering, err = OpenSteering(a.Plan, false, a.Log); err != nil {
+		if a.Steering, err = OpenSteering(ctx, a.Plan, false, nil, a.Log); err != nil {
 			return res, err
 		}
 	}

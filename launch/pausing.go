@@ -24,15 +24,15 @@ import (
 )
 
 // A pause is a round without workers: the nodes meet in it as they do for any other, keep together by its board and
-// their heartbeats, and wait. rendezvous.Pause says of each round whether it is one, so that a node which comes later,
+// their heartbeats, and wait. rendezvous.Orders says of each round whether it is one, so that a node which comes later,
 // or follows a coordinator that died, knows it, too.
 
 // pauseWish is a pause that somebody has asked for and that has not begun.
 type pauseWish struct {
-	// count is the rendezvous.Pause.Count that it leads to, 0 where no round has been met yet: then the next one
+	// version is the rendezvous.Orders.Version that it leads to, 0 where no round has been met yet: then the next one
 	// pauses.
-	count int
-	text  string
+	version int
+	text    string
 }
 
 // pauseKey is where a node says on the board of a round that the job is to pause: not in all its phases can a round be
@@ -41,15 +41,15 @@ const pauseKey = "control/pause"
 
 // pauseNote is what stands there.
 type pauseNote struct {
-	Count int    `json:"count"`
-	Text  string `json:"text"`
+	Version int    `json:"version"`
+	Text    string `json:"text"`
 }
 
 // wantPause takes in that the job is to pause.
 func (s *Steering) wantPause(w pauseWish) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.wish != nil || w.count != 0 && w.count <= s.pause.Count {
+	if s.wish != nil || w.version != 0 && w.version <= s.orders.Version {
 		return
 	}
 	s.wish = &w
@@ -72,11 +72,11 @@ func (s *Steering) wished() *pauseWish {
 }
 
 // met takes in the pause of a round that the node has met the others in. A wish for what has come is none any more.
-func (s *Steering) met(p rendezvous.Pause, nodes int, board rendezvous.Board) {
+func (s *Steering) met(p rendezvous.Orders, nodes int, board rendezvous.Board) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.rounds, s.pause, s.strangers = true, p, nodes > 1 && board == nil
-	if w := s.wish; w != nil && (p.On() || w.count != 0 && w.count <= p.Count) {
+	s.rounds, s.orders, s.strangers = true, p, nodes > 1 && board == nil
+	if w := s.wish; w != nil && (p.Paused || w.version != 0 && w.version <= p.Version) {
 		s.wish = nil
 	}
 	if s.wish != nil {
@@ -89,8 +89,8 @@ func (s *Steering) listenPause(ctx context.Context, b roundBoard) {
 	for {
 		var said pauseNote
 		text, err := b.Get(ctx, pauseKey)
-		if err == nil && json.Unmarshal(text, &said) == nil && said.Count > 0 {
-			s.wantPause(pauseWish{said.Count, cmp.Or(printable.Output(said.Text), "another node was asked to pause the job")})
+		if err == nil && json.Unmarshal(text, &said) == nil && said.Version > 0 {
+			s.wantPause(pauseWish{said.Version, cmp.Or(printable.Output(said.Text), "another node was asked to pause the job")})
 			return
 		}
 		select { // the store may be out of reach for a moment
@@ -116,9 +116,10 @@ func (a *Agent) pauseNow(decided bool) policy.Decision {
 		a.Steering.mu.Unlock()
 		return none
 	}
-	next := a.meeting.Pause
-	next.Count++
-	return policy.Decision{Verdict: policy.Reassemble, Reason: job.ReasonPaused, Rank: -1, Text: w.text, Pause: next}
+	next := a.meeting.Orders
+	next.Version++
+	next.Paused = true
+	return policy.Decision{Verdict: policy.Reassemble, Reason: job.ReasonPaused, Rank: -1, Text: w.text, Orders: next}
 }
 
 func (a *Agent) unpausable(decided bool) string {
@@ -192,7 +193,7 @@ func (a *Agent) tellNext(d policy.Decision) {
 		a.status.Pausing(why(d))
 	case d.Reason == job.ReasonResumed:
 		a.status.Resuming(why(d))
-	case a.meeting.Pause.On(): // the nodes have changed: they pause again
+	case a.meeting.Orders.Paused: // the nodes have changed: they pause again
 		a.Log.Warn().Str("reason", d.Message()).Msg("meeting the other nodes again; the job stays paused")
 	default:
 		a.status.Restarting(d.Restarts, why(d))
@@ -201,12 +202,12 @@ func (a *Agent) tellNext(d policy.Decision) {
 
 // entered takes in the pause of a round that was met.
 func (a *Agent) entered(ctx context.Context) error {
-	p := a.meeting.Pause
+	p := a.meeting.Orders
 	a.Steering.met(p, a.meeting.GroupWorldSize, a.meeting.Board())
 	switch {
-	case p.On() && a.pausedAt.IsZero():
+	case p.Paused && a.pausedAt.IsZero():
 		a.pausedAt = time.Now()
-	case !p.On() && !a.pausedAt.IsZero():
+	case !p.Paused && !a.pausedAt.IsZero():
 		if !a.begun.IsZero() {
 			a.begun = a.begun.Add(time.Since(a.pausedAt)) // the deadline has waited
 		}
@@ -272,6 +273,8 @@ func (a *Agent) paused(ctx context.Context) (*Result, error) {
 			d, err = a.settle(ctx, a.policy.Step(stopEvent(ctx, policy.StopRequested)))
 		case r := <-a.Steering.resumes:
 			d, err = a.resume(ctx, commands, r)
+		case r := <-a.Steering.scales:
+			d, err = a.settle(ctx, a.answerScale(r, false))
 		case <-a.Forward: // there is nobody to receive it
 		}
 		if err != nil {
@@ -286,18 +289,19 @@ func (a *Agent) paused(ctx context.Context) (*Result, error) {
 
 // resume ends the pause, if the new command can be run on all nodes.
 func (a *Agent) resume(ctx context.Context, c *commandRound, r resumption) (policy.Decision, error) {
-	next := a.meeting.Pause
-	next.Count++
+	next := a.meeting.Orders
+	next.Version++
+	next.Paused = false
 	if len(r.words) > 0 {
 		text, refused := a.tryCommand(ctx, c, r.words)
 		if refused != nil {
 			r.answer <- refused
-			return policy.Decision{Rank: -1}, nil
+			return policy.Decision{Rank: -1}, nil //nolint:nilerr // whoever has asked is told; the pause goes on
 		}
 		next.Command = text
 	}
 	d, err := a.settle(ctx, policy.Decision{
-		Verdict: policy.Reassemble, Reason: job.ReasonResumed, Rank: -1, Text: r.text, Pause: next,
+		Verdict: policy.Reassemble, Reason: job.ReasonResumed, Rank: -1, Text: r.text, Orders: next,
 	})
 	switch {
 	case err != nil:
@@ -382,7 +386,7 @@ func (a *Agent) answerCommands(ctx context.Context) *commandRound {
 	return c
 }
 
-// tryCommand asks all nodes whether they can run a command, and returns it as a rendezvous.Pause has it.
+// tryCommand asks all nodes whether they can run a command, and returns it as a rendezvous.Orders has it.
 func (a *Agent) tryCommand(ctx context.Context, c *commandRound, words []string) (string, error) {
 	text, err := json.Marshal(words)
 	if err != nil {
@@ -453,16 +457,16 @@ func forEach(n int, f func(i int)) {
 func (s *Steering) Pause(ctx context.Context, by control.Peer) (string, error) {
 	text := fmt.Sprintf("user %d has paused the job on node %s", by.UID, s.plan.Hostname)
 	s.mu.Lock()
-	b, phase, p, strangers, wished, nodes := s.board, s.status.Phase, s.pause, s.strangers, s.wish != nil, s.status.Nodes
+	b, phase, p, strangers, wished, nodes := s.board, s.status.Phase, s.orders, s.strangers, s.wish != nil, s.status.Nodes
 	w := pauseWish{text: text}
 	if s.rounds {
-		w.count = p.Count + 1
+		w.version = p.Version + 1
 	}
 	s.mu.Unlock()
 	switch {
 	case phase == report.PhaseResuming:
 		return "", errhint.Code(errors.New("cannot pause the job now: it is being resumed"), errhint.TryAgain)
-	case p.On() || phase == report.PhasePausing || wished:
+	case p.Paused || phase == report.PhasePausing || wished:
 		return "", errhint.With(errhint.Usagef("the job is paused already, or about to be (%s)", phase), "muster resume goes on")
 	case strangers:
 		return "", errhint.Usagef("cannot pause the job: %w", errStrangers)
@@ -479,7 +483,7 @@ func (s *Steering) Pause(ctx context.Context, by control.Peer) (string, error) {
 	case phase == report.PhaseRunning:
 		return fmt.Sprintf("the job is being paused: its workers have %v to end, and muster resume starts them again",
 			s.plan.Job.Stop.Grace), nil
-	case w.count == 0:
+	case w.version == 0:
 		return "the job will pause when its nodes have met, before workers start", nil
 	}
 	return fmt.Sprintf("the job will pause before its workers run again (%s now)", phase), nil
@@ -492,7 +496,7 @@ var endPhases = []report.Phase{report.PhaseTerminating, report.PhaseSucceeded, r
 func (s *Steering) tellPause(ctx context.Context, b roundBoard, w pauseWish) error {
 	ctx, cancel := context.WithTimeout(ctx, tellTime)
 	defer cancel()
-	said, err := json.Marshal(pauseNote{w.count, w.text})
+	said, err := json.Marshal(pauseNote{w.version, w.text})
 	if err == nil {
 		err = note(ctx, b.Board, pauseKey, said)
 	}
@@ -505,7 +509,7 @@ const resumeTime = 3 * time.Second
 // Resume ends the pause of the job, and says what follows. Words take the place of its command.
 func (s *Steering) Resume(ctx context.Context, by control.Peer, words []string) (string, error) {
 	s.mu.Lock()
-	phase, on, wished := s.status.Phase, s.pause.On(), s.wish != nil
+	phase, on, wished := s.status.Phase, s.orders.Paused, s.wish != nil
 	s.mu.Unlock()
 	if !on {
 		err := errhint.Usagef("cannot resume the job: it is not paused (%s)", phase)

@@ -38,6 +38,8 @@ func (a *Agent) endRound(ctx context.Context, g *WorkerGroup, d policy.Decision)
 	switch {
 	case d.Reason == job.ReasonPaused:
 		l.Msg("pausing the job: somebody has asked for it")
+	case d.Reason == job.ReasonScaled:
+		l.Msg("meeting the others again: somebody has asked for another number of nodes")
 	case d.Reason == job.ReasonRequested:
 		l.Msg("restarting the workers: somebody has asked for it")
 	case d.Verdict == policy.Reassemble:
@@ -220,7 +222,7 @@ func (a *Agent) conclude(ctx context.Context, g *WorkerGroup, d policy.Decision)
 	kernel := a.evidence()
 	a.status.Terminating(why(d))
 	signal := syscall.SIGTERM
-	if d.Stops() {
+	if d.Stops() || d.Leaves() {
 		signal = stopSignal(ctx)
 		level := zerolog.WarnLevel
 		if a.StopTold {
@@ -311,6 +313,9 @@ func (a *Agent) finish(ctx context.Context, o report.Outcome, d policy.Decision)
 			o.Message = "the workers have succeeded, but the last checkpoint is not on disk: " + o.Unsaved.Error()
 			said = o.Message
 		}
+	case d.Reason == job.ReasonSurplus:
+		o.Status, res.Left = errhint.OK, true
+		a.Log.Info().Str("reason", o.Message).Msg("this node leaves the job")
 	case d.Stops():
 		o.Status = errhint.FromSignal(int(stopSignal(ctx)))
 	case d.Reason == job.ReasonDeadline && a.Plan.Job.Restart.Deadline > 0:
@@ -387,7 +392,7 @@ func (a *Agent) clean(ctx context.Context, g *WorkerGroup, signal syscall.Signal
 	stop := context.WithoutCancel(ctx)
 	ladder, patience := a.ladder(signal), time.Duration(0)
 	switch rules := a.Plan.Job.Restart.Clean; {
-	case d.Stops() || d.Reason == job.ReasonDeadline:
+	case d.Stops() || d.Leaves() || d.Reason == job.ReasonDeadline:
 		patience = restartPatience // who stops a job counts the seconds
 	case rules == job.CleanNone && a.awaitEnd(ctx, g):
 		return a.finishGroup(stop, g, 0)

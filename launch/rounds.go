@@ -71,7 +71,7 @@ func (a *Agent) rounds(ctx context.Context) (Result, error) {
 			return orEmpty(res), err
 		}
 		run := a.round
-		if a.meeting.Pause.On() {
+		if a.meeting.Orders.Paused {
 			run = a.paused
 		}
 		if res, err := run(ctx); res != nil || err != nil {
@@ -165,7 +165,7 @@ func (a *Agent) meet(ctx context.Context) (*Result, error) {
 	if err := a.entered(ctx); err != nil {
 		return nil, err
 	}
-	if a.begun.IsZero() && !round.Pause.On() {
+	if a.begun.IsZero() && !round.Orders.Paused {
 		a.begun = time.Now()
 	}
 	return nil, nil //nolint:nilnil // the round is there
@@ -353,6 +353,8 @@ func (a *Agent) watch(ctx context.Context, g *WorkerGroup) (policy.Decision, err
 			d = a.pauseNow(linger != nil)
 		case h := <-hangs:
 			d = a.stepHang(h, linger != nil)
+		case r := <-a.Steering.scales:
+			d = a.answerScale(r, linger != nil)
 		case <-deadline:
 			d = a.policy.Step(policy.Event{Kind: policy.DeadlineReached, At: time.Now()})
 		case <-linger:
@@ -519,7 +521,7 @@ func (a *Agent) settle(ctx context.Context, d policy.Decision) (policy.Decision,
 
 // follow tells the policy what counts on every node.
 func (a *Agent) follow() policy.Decision {
-	return a.policy.Step(policy.Event{Kind: policy.VerdictHeard, At: time.Now(), Said: *a.meeting.verdict, Own: a.meeting.own})
+	return a.surplus(a.policy.Step(policy.Event{Kind: policy.VerdictHeard, At: time.Now(), Said: *a.meeting.verdict, Own: a.meeting.own}))
 }
 
 // hear takes what the handler says about how the round ends; ok is false when it will say no more. What is known

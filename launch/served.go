@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"muster/internal/errhint"
+	"muster/internal/printable"
 	"muster/launch/control"
 	"muster/launch/report"
 	"muster/rendezvous"
@@ -216,6 +217,18 @@ func (v served) Pause(ctx context.Context, by control.Peer) (string, error) {
 func (v served) Resume(ctx context.Context, by control.Peer, words []string) (string, error) {
 	v.s.asked(control.ResumeRequested, by, "asked to resume the job")
 	return v.s.Resume(ctx, by, words)
+}
+
+// Scale implements control.Served.
+func (v served) Scale(ctx context.Context, by control.Peer, nodes int) (string, error) {
+	v.s.asked(control.ScaleRequested, by, fmt.Sprintf("asked to scale the job to %d nodes", nodes))
+	return v.s.Scale(ctx, by.UID, nodes)
+}
+
+// KillNode implements control.Served.
+func (v served) KillNode(ctx context.Context, by control.Peer, node string) (string, error) {
+	v.s.asked(control.KillRequested, by, "asked for the loss of a node: "+printable.Output(node))
+	return v.s.KillNode(ctx, by.UID, node)
 }
 
 // Restart has all workers of the job start again, and says what follows.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"os"
 	"slices"
 	"strconv"
 	"sync"
@@ -35,6 +36,7 @@ type Steering struct {
 	dir  rundir.Dir
 	// server is nil where the directory cannot have a socket: the job runs all the same.
 	server *control.Server
+	view   *View
 	// now is closed when workers are to end without grace.
 	now     chan struct{}
 	nowOnce sync.Once
@@ -44,6 +46,9 @@ type Steering struct {
 	// a pause; it has room for one.
 	resumes chan resumption
 	pausing chan struct{}
+	// scales hands over a request for another number of nodes. part says that a launcher has started this muster.
+	scales chan scaling
+	part   bool
 	// changed says that there is something to be published; it has room for one.
 	changed chan struct{}
 
@@ -54,9 +59,9 @@ type Steering struct {
 	places []workerPlace // by local rank
 	// askedEnd is why the whole job is to end, nil where nobody has asked for that; ends end the contexts of who runs it.
 	askedEnd *SignalError
-	// pause is that of the round that was met last; strangers says that agents of torchrun take part in it. wish is a
+	// orders are those of the round that was met last; strangers says that agents of torchrun take part in it. wish is a
 	// pause that somebody has asked for, nil for none.
-	pause     rendezvous.Pause
+	orders    rendezvous.Orders
 	rounds    bool // there was one
 	strangers bool
 	wish      *pauseWish
@@ -105,16 +110,27 @@ type heardStatus struct {
 	At     time.Time     `json:"at"`
 }
 
-// OpenSteering makes the run directory of a plan, and answers there.
-func OpenSteering(p *plan.Plan, part bool, log zerolog.Logger) (*Steering, error) {
+// OpenSteering makes the run directory of a plan, and answers there. part says that a launcher has started the node:
+// what the job asks for beside that is the launcher's matter. token is the job's, nil where it has none that its user
+// knows. Errors mean that nothing was started.
+func OpenSteering(ctx context.Context, p *plan.Plan, part bool, token []byte, log zerolog.Logger) (*Steering, error) {
+	rules := p.Job.See
+	if part {
+		rules.HTTP, rules.EventsFile = "", ""
+	}
+	view, err := OpenView(ctx, rules, token, log)
+	if err != nil {
+		return nil, err
+	}
 	dir, err := p.OpenRunDir(log)
 	if err != nil {
+		view.Close() //nolint:contextcheck // it bounds itself
 		return nil, err
 	}
 	p.RunDir = dir.Path
 	s := &Steering{
-		plan: p, log: log, dir: dir, now: make(chan struct{}), restarts: make(chan chan error),
-		resumes: make(chan resumption), pausing: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		plan: p, log: log, dir: dir, view: view, now: make(chan struct{}), restarts: make(chan chan error),
+		part: part, scales: make(chan scaling), resumes: make(chan resumption), pausing: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 		closed: make(chan struct{}), looking: make(chan struct{}, 1),
 		others: map[int]heardStatus{},
 		status: report.Status{
@@ -123,13 +139,13 @@ func OpenSteering(p *plan.Plan, part bool, log zerolog.Logger) (*Steering, error
 		},
 	}
 	s.books.ledger.Enter(accounting.Start, time.Now())
-	s.server, err = control.Serve(control.Config{
-		Dir: dir.Path, Served: served{s}, Log: log, Muster: control.Muster{Role: control.Agent, Part: part},
-	})
+	muster := control.Muster{Role: control.Agent, Part: part, PID: os.Getpid(), RunDir: dir.Path}
+	s.server, err = control.Serve(control.Config{Dir: dir.Path, Served: served{s}, Log: log, Muster: muster})
 	s.look.Go(s.watchSections)
 	if err != nil {
 		log.Warn().Err(err).Str("path", dir.Path).Msg("the job runs, but muster status, stop and the like cannot reach it")
 	}
+	s.view.Show(served{s}, muster, s.Status) //nolint:contextcheck // what it starts ends with Close
 	return s, nil
 }
 
@@ -146,6 +162,7 @@ func (s *Steering) Close() error {
 	s.mu.Unlock()
 	s.closing.Do(func() { close(s.closed) })
 	s.look.Wait()
+	s.view.Close()
 	return errors.Join(s.server.Close(), s.dir.Remove())
 }
 
@@ -367,6 +384,7 @@ func (s *Steering) take(ctx context.Context, r rendezvous.Round) (end func()) {
 	wg.Go(func() { s.publish(ctx, b) })
 	wg.Go(func() { s.listen(ctx, b) })
 	wg.Go(func() { s.listenPause(ctx, b) })
+	wg.Go(func() { s.listenKill(ctx, b) })
 	return func() {
 		s.mu.Lock()
 		s.board.Board = nil

@@ -30,8 +30,11 @@ type Round struct {
 	// Restarts is how many restarts because of failures the job has had before this round, Replacements how many nodes
 	// it has lost: the same numbers on every node.
 	Restarts, Replacements int
-	// Pause says whether the workers of this round are to be started, and what they run.
-	Pause Pause
+	// Orders are what people want of the job, such as that workers are not started in this round.
+	Orders Orders
+	// HostRank is the group rank of the node that serves the store of the agents, LeadRank that of the coordinator; -1
+	// where none of them does.
+	HostRank, LeadRank int
 	// LossNotice is how long it takes at most until the handler says that a node was lost; 0 where there is no other.
 	LossNotice time.Duration
 	// Exchange is what the agents of this round tell each other.
@@ -156,7 +159,7 @@ type Solo struct {
 	host   string
 	server Server
 	next   int
-	pause  Pause
+	orders Orders
 }
 
 // NewSolo returns a handler whose workers meet at host and server's port. It owns server from now on.
@@ -175,7 +178,7 @@ func (s *Solo) Next(_ context.Context, m Member) (Round, error) {
 		Number: s.next, GroupWorldSize: 1,
 		WorldSize: m.LocalWorldSize, RoleWorldSize: m.LocalWorldSize,
 		MasterAddr: s.host, MasterPort: s.server.Port(), AgentStore: true,
-		Pause:    s.pause,
+		Orders:   s.orders,
 		Exchange: alone{s, make(chan Tally, 1)},
 	}
 	s.next++
@@ -196,7 +199,7 @@ type alone struct {
 
 // Propose implements Exchange. What is proposed counts.
 func (a alone) Propose(_ context.Context, v Verdict) (Verdict, error) {
-	a.solo.pause.Learn(v.Pause)
+	a.solo.orders.Learn(v.Orders)
 	return v, nil
 }
 

@@ -34,8 +34,8 @@ type Verdict struct {
 	// Restarts belongs to Restart: how many restarts the whole job has then had. Delay is the pause before the next.
 	Restarts int           `json:"restarts,omitempty"`
 	Delay    time.Duration `json:"delay,omitempty"`
-	// Pause belongs to a Reassemble that pauses the job or ends a pause: what holds from then on.
-	Pause Pause `json:"pause,omitzero"`
+	// Orders belong to a Reassemble that somebody has asked for: what holds from then on.
+	Orders Orders `json:"orders,omitzero"`
 	// Linger belongs to Succeed: how long workers that still run may go on.
 	Linger time.Duration `json:"linger,omitempty"`
 	// Grace bounds the grace of the workers where it is set: others may go on without this node, and must not find it

@@ -72,6 +72,7 @@ func Horovodrun(inv Invocation) (Request, error) {
 	h.req.Job = job.Job{
 		Dialect: horovodRun, Restart: defaultRestart(), Stop: job.StopRules{Grace: horovodGrace},
 		Warm:    job.WarmRules{Wait: defaultWarmWait},
+		See:     job.SeeRules{Keep: defaultKeepRuns},
 		Command: job.Command{Kind: job.Program, Name: in.script, Args: in.args}, Environ: inv.Environ, EventLog: "null", Role: "default",
 		Sources: job.Sources{},
 	}

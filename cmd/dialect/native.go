@@ -83,6 +83,7 @@ func Native(inv Invocation) (Request, error) {
 		Meeting: defaultMeeting(backendOf(words)), Restart: defaultRestart(),
 		Warm: job.WarmRules{Auto: true, Restarts: true, Wait: defaultWarmWait}, // warmDefault
 		Stop: job.StopRules{Grace: defaultGrace}, Logs: job.LogRules{PrefixAll: true}, EventLog: "null",
+		See:     job.SeeRules{Keep: defaultKeepRuns},
 		Environ: inv.Environ, Warnings: append(misspelt(env, nil), warnings...),
 	}}
 	if facts != nil {

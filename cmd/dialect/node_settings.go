@@ -187,7 +187,7 @@ func meetingSettings() []setting {
 			},
 		},
 		{
-			flag: "token-file", arg: "FILE", group: groupRdzv, anywhere: true, use: use{byAgents, severalNodes},
+			flag: "token-file", arg: "FILE", group: groupRdzv, anywhere: true, use: use{byAgents, guarded},
 			help: "File with the job's token, the same on all nodes: who has it is let in where muster's own services are offered.",
 			set:  func(r *Request, text string) error { r.Job.Meeting.TokenFile = text; return notBlank(text, "a file") },
 		},

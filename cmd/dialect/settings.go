@@ -21,6 +21,7 @@ const (
 	defaultDelayMax   = time.Minute
 	defaultFactor     = 2.0
 	defaultWarmWait   = time.Minute
+	defaultKeepRuns   = 24 * time.Hour
 	defaultRetryable  = "130,137,138,143"
 	kubeflowRetryable = ">=128"
 )
@@ -364,6 +365,21 @@ func ownSettings() []setting {
 			flag: "status-file", arg: "FILE", group: groupMuster, anywhere: true, use: use{notSimulated},
 			help: "Keep the job's state in FILE as JSON.",
 			set:  func(r *Request, text string) error { r.Job.StatusFile = text; return nil },
+		},
+		{
+			flag: "http", arg: "ADDR", group: groupMuster, anywhere: true, use: always,
+			help: "Serve a page of the job at ADDR, HOST:PORT or a port of this machine alone; port 0 takes one that is free and says which. On loopback your own processes may look; elsewhere the job's token is asked for.",
+			set:  func(r *Request, text string) error { r.Job.See.HTTP = text; return nil },
+		},
+		{
+			flag: "events", arg: "FILE", group: groupMuster, anywhere: true, use: always,
+			help: "Append what happens to the job to FILE, a line of JSON for each event.",
+			set:  func(r *Request, text string) error { r.Job.See.EventsFile = text; return nil },
+		},
+		{
+			flag: "keep-runs", form: formTime, arg: "TIME", def: "24h", group: groupMuster, anywhere: true, use: always,
+			help: "How long after its end muster events, status and ps -a know the job; 0 for not at all.",
+			set:  func(r *Request, text string) error { return setTime(&r.Job.See.Keep, text) },
 		},
 		{
 			flag: "config", arg: "FILE", group: groupMuster, anywhere: true, use: always,

@@ -79,6 +79,7 @@ func torchrunOf(inv Invocation, p *parser, in *parsed, adapt func(*torchrunJob))
 	t.req.Job = job.Job{
 		Dialect: p.prog, Restart: defaultRestart(), Stop: job.StopRules{Grace: defaultGrace},
 		Warm:         job.WarmRules{Wait: defaultWarmWait},
+		See:          job.SeeRules{Keep: defaultKeepRuns},
 		InheritStdin: true, VirtualLocalRank: in.values["virtual_local_rank"].on, Environ: inv.Environ,
 		Sources: job.Sources{},
 	}

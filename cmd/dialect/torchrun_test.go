@@ -64,6 +64,7 @@ func TestTorchrunDefaults(t *testing.T) {
 			Retryable: retryable, Success: job.QuorumAll, Fail: job.QuorumAny, Clean: job.CleanAll,
 		},
 		Warm: job.WarmRules{Wait: time.Minute},
+		See:  job.SeeRules{Keep: 24 * time.Hour},
 		Stop: job.StopRules{
 			Grace:   30 * time.Second,
 			Handled: []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT},

@@ -55,6 +55,13 @@ var (
 		"start the workers that are to read it with muster run on their own machine",
 		func(job *job.Job) bool { return len(job.Hosts.Nodes) == 0 })
 	severalNodes = when("on one node", "leave it out: one node meets no others", func(job *job.Job) bool { return !job.Alone() })
+	// guarded is met where a token opens something: what the nodes say to each other, or the page.
+	guarded = condition{
+		severalNodes.lack, "leave it out: one node meets no others; or give --http, too, whose page asks for it",
+		func(r *Request, words map[string]given) bool {
+			return severalNodes.met(r, words) || r.Job.See.HTTP != ""
+		},
+	}
 	// elasticNodes is met where a round may begin before all nodes that it could have are there.
 	elasticNodes = when("where the number of nodes is fixed", "give --nnodes MIN:MAX or --spares N",
 		func(job *job.Job) bool { return job.Nodes.Min < job.Nodes.Max || job.Meeting.Spares > 0 })

@@ -32,12 +32,12 @@ var legal = map[string]string{
 	"numa-binding": "socket", "stdin": "inherit", "env": "A=1", "env-file": "env", "env-unset": "A", "env-mode": "inherit", "env-pass": "A",
 	"env-deny": "A", "python": "p", "venv": "v",
 	"conda": "c", "debug-mode": "true", "straggler-rule": "median", "box-pairs": "0:1,2:3", "on-node-fault": "x", "report": "d",
-	"on-hang": "dump,fail",
+	"on-hang":        "dump,fail",
 	"restart-policy": "exit-code", "restart-scope": "node",
 	"retryable-exit-codes": "3", "fatal-exit-codes": "3", "backoff-limit": "3", "restart-limit": "3", "restart-backoff": "3:70s",
 	"success-policy": "rank0", "fail-policy": "all",
 	"clean-policy": "none", "log-dir": "d", "redirects": "3", "tee": "3", "local-ranks-filter": "0", "log-line-prefix-template": "x:",
-	"event-log-handler": "console", "status-file": "s",
+	"event-log-handler": "console", "status-file": "s", "http": "127.0.0.1:0", "events": "e",
 	"config": "empty", "log-level": "error", "ckpt": "on", "ckpt-dir": "d", "ckpt-rate": "5MB", "ckpt-shim": "on", "ckpt-slots": "2",
 	"ckpt-signal": "USR1", "ckpt-on-file": "f",
 	"ckpt-on-command": "c", "ckpt-notices": "off",
@@ -180,7 +180,7 @@ func stripped(r dialect.Request) dialect.Request {
 		r.Job = job.Job{
 			Command: j.Command, Env: j.Env, Python: j.Python, Fake: j.Fake, FakeOnReal: j.FakeOnReal, Stop: j.Stop, Hosts: hosts,
 			CompatExit: j.CompatExit,
-			Logs:       job.LogRules{Prefix: j.Logs.Prefix, RankFiles: j.Logs.RankFiles}, StatusFile: j.StatusFile,
+			Logs:       job.LogRules{Prefix: j.Logs.Prefix, RankFiles: j.Logs.RankFiles}, StatusFile: j.StatusFile, See: j.See,
 			Meeting: job.Meeting{StoreAllow: allow},
 			Restart: j.Restart, Debug: j.Debug, Check: j.Check, Warm: j.Warm,
 		}

@@ -41,8 +41,7 @@ func TestPagesNameWhatThereIs(t *testing.T) {
 	for _, command := range []string{
 		"run", "torchrun", "torch.distributed.launch", "dlrover-run", "deepspeed", "colossalai run", "accelerate launch", "horovodrun",
 		"mpirun", "store", "check",
-		"devices", "exec", "token", "ps", "status", "metrics", "stacks", "diagnose", "events", "logs", "restart", "stop", "pause", "resume",
-		"ckpt", "ckpt ls", "ckpt inspect",
+		"devices", "exec", "token", "ps", "status", "metrics", "stacks", "diagnose", "events", "logs", "restart", "stop", "pause", "resume", "scale", "kill-node", "ckpt", "ckpt ls", "ckpt inspect",
 		"ckpt verify", "ckpt save", "ckpt drop", "ckpt prune", "",
 	} {
 		help := "--help"

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"muster/internal/printable"
 	"muster/internal/wording"
 	"muster/launch/control"
+	"muster/launch/control/history"
 )
 
 // eventsEvery is how often several musters of one job are asked for events.
@@ -26,9 +28,11 @@ func newEventsCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "events [-f] [-o json] [JOB]",
 		Short: "Show what has happened to a job",
-		Long: `Show what has happened to a job that runs: how its phase has changed and why, which workers
-were started and how they ended, and who has asked for a stop or a restart. The musters of
-this machine are asked; of another node, ask there. Each keeps its last 4,096 events.
+		Long: `Show what has happened to a job: how its phase has changed and why, which workers were
+started and how they ended, and who has asked for a stop or a restart. The musters of this
+machine are asked; of another node, ask there. Each keeps its last 4,096 events. Of a job
+that has ended they are known for a day (--keep-runs), also where its muster was killed:
+name it by its run id.
 
 -o json writes one object per line (docs/events.md).
 
@@ -42,7 +46,11 @@ this machine are asked; of another node, ask there. Each keeps its last 4,096 ev
 			}
 			job, parts, err := a.pickJob(cmd.Context(), args)
 			if err != nil {
-				return err
+				runs, err := a.ended(args, err)
+				if err != nil {
+					return err
+				}
+				return a.showPast(runs, output == asJSON)
 			}
 			e := eventLog{a: a, json: output == asJSON, nodes: job.Answer.Nodes > 1 || len(parts) > 1}
 			for _, p := range parts {
@@ -56,6 +64,27 @@ this machine are asked; of another node, ask there. Each keeps its last 4,096 ev
 	fixedWords(cmd, map[string][]string{"output": {asJSON}})
 	cmd.ValidArgsFunction = a.completeJob
 	return cmd
+}
+
+// showPast shows what is kept of a job that has ended.
+func (a *app) showPast(runs []history.Run, json bool) error {
+	l := eventLog{a: a, json: json, nodes: len(runs) > 1 || runs[0].Status.Nodes > 1}
+	var found []control.Event
+	for i := range runs {
+		more, err := runs[i].Events()
+		if err != nil {
+			return err
+		}
+		found = append(found, more...)
+	}
+	slices.SortStableFunc(found, func(x, y control.Event) int { return x.Time.Compare(y.Time) })
+	for i := range found {
+		l.print(&found[i])
+	}
+	if runs[0].Died && !json {
+		say(a.stderr, "its muster died, and was last heard of at %s\n", runs[0].Ended.Local().Format(time.DateTime))
+	}
+	return nil
 }
 
 // eventSource is a muster that is asked for its events.
@@ -138,7 +167,7 @@ func (l *eventLog) print(e *control.Event) {
 
 // eventText is an event in a sentence.
 func eventText(e *control.Event) string {
-	switch e.Type {
+	switch e.Type { //nolint:exhaustive // the others have the same form
 	case control.PhaseChanged:
 		text := fmt.Sprintf("%s, round %d, %s", e.Phase, e.Generation, wording.Plural(e.RestartCount, "restart"))
 		if e.ExitCode != nil {
@@ -150,6 +179,9 @@ func eventText(e *control.Event) string {
 		}
 		return text
 	case control.WorkerStarted, control.WorkerExited:
+		if e.Rank == nil || e.Type == control.WorkerExited && e.ExitCode == nil {
+			break // of a file that somebody has changed
+		}
 		text := fmt.Sprintf("rank %d, process %d, ", *e.Rank, e.PID)
 		switch {
 		case e.Type == control.WorkerStarted:
@@ -165,9 +197,46 @@ func eventText(e *control.Event) string {
 		return text
 	case control.WorkersHang:
 		return "the workers hang: " + e.Message
-	case control.StopRequested, control.RestartRequested, control.PauseRequested, control.ResumeRequested:
+	case control.StopRequested, control.RestartRequested, control.PauseRequested, control.ResumeRequested, control.ScaleRequested,
+		control.KillRequested:
 		what := strings.ToLower(strings.TrimSuffix(string(e.Type), "Requested"))
+		if e.Type == control.KillRequested {
+			what = "the loss of a node"
+		}
+		switch {
+		case e.By == nil:
+			return what + " was asked for"
+		case e.By.Address != "":
+			return what + " was asked for by " + e.By.String()
+		}
 		return fmt.Sprintf("%s was asked for by user %d, process %d", what, e.By.UID, e.By.PID)
 	}
-	return string(e.Type) // of a newer version
+	return otherText(e)
+}
+
+// otherText is an event in the words of its type and fields, also of a type that only a newer version knows.
+func otherText(e *control.Event) string {
+	var words []byte
+	for i, c := range []byte(e.Type) {
+		if c >= 'A' && c <= 'Z' {
+			if c += 'a' - 'A'; i > 0 {
+				words = append(words, ' ')
+			}
+		}
+		words = append(words, c)
+	}
+	text := string(words)
+	if e.Subject != "" {
+		text += " " + e.Subject
+	}
+	if e.Step != nil {
+		text += fmt.Sprintf(", step %d", *e.Step)
+	}
+	if e.Seconds > 0 {
+		text += fmt.Sprintf(", after %.3g s", e.Seconds)
+	}
+	if why := cmp.Or(e.Message, string(e.Reason)); why != "" {
+		text += ": " + why
+	}
+	return text
 }

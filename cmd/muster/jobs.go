@@ -13,6 +13,7 @@ import (
 
 	"muster/internal/errhint"
 	"muster/launch/control"
+	"muster/launch/control/history"
 	"muster/launch/rundir"
 )
 
@@ -60,6 +61,32 @@ func (a *app) pickJob(ctx context.Context, args []string) (control.Found, []cont
 	}
 	job, err := control.Pick(ctx, found, name, where)
 	return job, control.Parts(found, job), err
+}
+
+// pickEnded finds what is kept of the job that a name means and that has ended: of the newest of that id each of its
+// musters' part, the job's own first; none where nothing is kept of it.
+func (a *app) pickEnded(name string) ([]history.Run, error) {
+	places, err := a.places()
+	if err != nil {
+		return nil, err
+	}
+	runs := history.Runs(places.All())
+	return history.Pick(runs, name)
+}
+
+// ended is what is kept of the job that the arguments name, where err says that no such job runs here.
+func (a *app) ended(args []string, err error) ([]history.Run, error) {
+	if len(args) == 0 || errhint.CodeOf(err) != errhint.Usage {
+		return nil, err
+	}
+	runs, pickErr := a.pickEnded(args[0])
+	if pickErr != nil {
+		return nil, pickErr
+	}
+	if len(runs) == 0 {
+		return nil, err
+	}
+	return runs, nil
 }
 
 // oneJob takes the name of a job, or none.

@@ -286,7 +286,7 @@ func (j *testJob) nothingLeft(mark string) {
 	j.t.Helper()
 	testutil.Eventually(j.t, 20*time.Second, "every process of the job is gone", func() bool { return len(processes(j.t, mark)) == 0 })
 	testutil.Eventually(j.t, 20*time.Second, "the run directory is gone", func() bool {
-		left, _ := filepath.Glob(filepath.Join(j.runtimeDir, "muster", "*"))
+		left, _ := filepath.Glob(filepath.Join(j.runtimeDir, "muster", "job-*"))
 		return len(left) == 0
 	})
 	testutil.Eventually(j.t, 20*time.Second, "muster and its guardian are gone", func() bool {

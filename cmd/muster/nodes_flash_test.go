@@ -227,3 +227,50 @@ func TestNodesFlashKilled(t *testing.T) {
 		t.Errorf("%v, want %v", counts, want)
 	}
 }
+
+// TestNodesPause pauses three hosts that train. What their workers have saved to memory is on disk then, the host that
+// leads is lost while the job is paused, and all ranks go on from the newest step when it is resumed.
+func TestNodesPause(t *testing.T) {
+	testutil.Torch(t)
+	t.Parallel()
+	const steps = 40
+	j := newFlashNodes(t, steps, "--ckpt-replicas=2")
+	steer := func(host int, verb, says string) {
+		t.Helper()
+		c := j.hosts[host].Command("muster", verb)
+		if out, err := c.CombinedOutput(); err != nil || !strings.Contains(string(out), says) {
+			t.Fatalf("muster %s: %v: %s", verb, err, out)
+		}
+	}
+	paused := func(host int) {
+		t.Helper()
+		testutil.Eventually(t, time.Minute, "three nodes are paused", func() bool {
+			out, _ := j.hosts[host].Command("muster", "status", "-o", "json").CombinedOutput()
+			return strings.Count(string(out), `"phase": "Paused"`)+strings.Count(string(out), `"phase":"Paused"`) == 4
+		})
+	}
+	j.hold(10)
+	for host := range 3 {
+		j.start(host, "muster")
+	}
+	j.begins("the job starts", 0, 3)
+	steer(1, "pause", "is being paused")
+	paused(2)
+	testutil.Eventually(t, time.Minute, "the newest step is on disk", func() bool {
+		found, err := checkpointd.List(filepath.Join(j.dir, "ckpt"))
+		return err == nil && len(found) > 0 && found[0].Step >= 10 && found[0].Verify() == nil
+	})
+	j.hosts[0].PowerOff()
+	j.hosts[0].Boot()
+	j.start(0, "muster")
+	paused(0)
+	if n := len(j.restored()); n != 3 {
+		t.Errorf("workers have begun %d times", n)
+	}
+	steer(0, "resume", "is resumed")
+	j.begins("the job is resumed", 10, 6)
+	j.complete(steps)
+	if said := strings.Join(j.restored(), "\n"); strings.Count(said, "restored 10 memory ") != 3 {
+		t.Errorf("not all ranks have gone on from the newest step in memory:\n%s", said)
+	}
+}

@@ -14,17 +14,22 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/printable"
 	"muster/launch/control"
+	"muster/launch/control/history"
 )
 
 // newPsCmd is "muster ps".
 func newPsCmd(a *app) *cobra.Command {
 	var output string
+	var ended bool
 	cmd := &cobra.Command{
-		Use:   "ps [-o json]",
+		Use:   "ps [-a] [-o json]",
 		Short: "List the jobs of this user that run on this machine",
 		Long: `List the jobs of this user whose muster runs on this machine. A job whose launcher runs here
 is listed once, whatever it has started. A muster that does not answer within 5 s is listed
 as such, and so is the run directory of one that was killed.
+
+With -a jobs that have ended follow, the newest first, with their exit status or as died;
+each is known for a day (--keep-runs).
 
 Jobs are found in the run directories below XDG_RUNTIME_DIR, TMPDIR and /tmp.`,
 		Annotations: map[string]string{exitAnnotation: "  0  done, also where no job runs\n  2  usage error, or the run directories cannot be read\n"},
@@ -39,17 +44,24 @@ Jobs are found in the run directories below XDG_RUNTIME_DIR, TMPDIR and /tmp.`,
 			}
 			jobs := control.Jobs(found)
 			slices.SortStableFunc(jobs, func(x, y control.Found) int { return cmp.Compare(x.RunID(), y.RunID()) })
-			if output == "json" {
-				return writeJSON(a.stdout, psEntries(jobs))
+			var past []history.Run
+			if ended {
+				if past, err = a.pastJobs(); err != nil {
+					return err
+				}
 			}
-			if len(jobs) == 0 {
+			if output == "json" {
+				return writeJSON(a.stdout, append(psEntries(jobs), pastEntries(past)...))
+			}
+			if len(jobs) == 0 && len(past) == 0 {
 				say(a.stderr, "no job of yours runs here: it was looked for in %s\n", where)
 				return nil
 			}
-			return writePs(a.stdout, jobs, time.Now())
+			return writePs(a.stdout, jobs, past, time.Now())
 		},
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "", "json: a list of objects")
+	cmd.Flags().BoolVarP(&ended, "all", "a", false, "those that have ended, too")
 	fixedWords(cmd, map[string][]string{"output": {"json"}})
 	return cmd
 }
@@ -59,7 +71,8 @@ type psEntry struct {
 	RunID  string `json:"runId"`
 	RunDir string `json:"runDir"`
 	PID    int    `json:"pid,omitempty"`
-	// State is running, silent or dead; Error says why nobody answers.
+	// State is running, silent or dead; ended, or died where a muster has ended without a word. Error says why nobody
+	// answers.
 	State        string       `json:"state"`
 	Error        string       `json:"error,omitempty"`
 	Role         control.Role `json:"role,omitempty"`
@@ -69,6 +82,37 @@ type psEntry struct {
 	WorldSize    int          `json:"worldSize"`
 	RestartCount int          `json:"restartCount"`
 	StartTime    *time.Time   `json:"startTime"`
+	ExitStatus   *int         `json:"exitStatus,omitempty"`
+	EndTime      *time.Time   `json:"endTime,omitempty"`
+}
+
+// pastJobs are the jobs that have ended and are kept, without their parts.
+func (a *app) pastJobs() ([]history.Run, error) {
+	places, err := a.places()
+	if err != nil {
+		return nil, err
+	}
+	return history.Jobs(history.Runs(places.All())), nil
+}
+
+func pastEntries(runs []history.Run) (list []psEntry) {
+	for i := range runs {
+		r := &runs[i]
+		d := &r.Status
+		list = append(list, psEntry{
+			RunID: d.RunID, RunDir: r.Muster.RunDir, State: pastState(r), Role: r.Muster.Role, Name: d.Name, Phase: string(d.Phase),
+			Nodes: d.Nodes, WorldSize: d.WorldSize, RestartCount: d.RestartCount, StartTime: d.StartTime, ExitStatus: d.ExitStatus,
+			EndTime: r.Ended,
+		})
+	}
+	return list
+}
+
+func pastState(r *history.Run) string {
+	if r.Died {
+		return "died"
+	}
+	return "ended"
 }
 
 func psEntries(jobs []control.Found) []psEntry {
@@ -98,7 +142,7 @@ func stateOf(f *control.Found) string {
 	return "silent"
 }
 
-func writePs(w io.Writer, jobs []control.Found, now time.Time) error {
+func writePs(w io.Writer, jobs []control.Found, past []history.Run, now time.Time) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	say(t, "JOB\tPHASE\tNODES\tWORKERS\tRESTARTS\tUPTIME\tPID\tCOMMAND\n")
 	for _, f := range jobs {
@@ -111,6 +155,19 @@ func writePs(w io.Writer, jobs []control.Found, now time.Time) error {
 		say(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", id, d.Phase, cell(d.Nodes), cell(d.WorldSize), d.RestartCount,
 			since(d.StartTime, now), pid,
 			printable.Output(d.Name))
+	}
+	for i := range past {
+		r := &past[i]
+		d := &r.Status
+		how := "died"
+		if !r.Died {
+			how = "ended"
+			if d.ExitStatus != nil {
+				how = "status " + strconv.Itoa(*d.ExitStatus)
+			}
+		}
+		say(t, "%s\t%s\t%s\t%s\t%d\t%s\t-\t%s (%s, %s ago)\n", printable.Output(d.RunID), printable.Output(string(d.Phase)), cell(d.Nodes),
+			cell(d.WorldSize), d.RestartCount, since(d.StartTime, *r.Ended), printable.Output(d.Name), how, since(r.Ended, now))
 	}
 	return t.Flush()
 }

@@ -30,7 +30,9 @@ var stacksForms = map[string]func(w io.Writer, title string, at time.Time, group
 	".svg": func(w io.Writer, title string, _ time.Time, g []evidence.Group) error {
 		return evidence.WriteSVG(w, title, g)
 	},
-	".pb.gz": func(w io.Writer, _ string, at time.Time, g []evidence.Group) error { return evidence.WritePprof(w, at, g) },
+	".pb.gz": func(w io.Writer, _ string, at time.Time, g []evidence.Group) error {
+		return evidence.WritePprof(w, at, g)
+	},
 }
 
 // newStacksCmd is "muster stacks".

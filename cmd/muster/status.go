@@ -20,6 +20,7 @@ import (
 	"muster/internal/printable"
 	"muster/internal/wording"
 	"muster/launch/control"
+	"muster/launch/control/history"
 	"muster/launch/report"
 )
 
@@ -46,6 +47,9 @@ node of a job can be asked. What another node has said of itself is at most a se
 where it cannot be asked, the last that is known is shown with its age. CPU and memory are
 those of the ranks of the node that is asked.
 
+Of a job that has ended the last status is shown for a day (--keep-runs), also where its
+muster was killed: name it by its run id.
+
 -o json and -o yaml have the fields of the status file (docs/status-file.md).
 
 ` + jobHelp,
@@ -58,7 +62,11 @@ those of the ranks of the node that is asked.
 			}
 			job, _, err := a.pickJob(cmd.Context(), args)
 			if err != nil {
-				return err
+				runs, err := a.ended(args, err)
+				if err != nil {
+					return err
+				}
+				return a.showEnded(&runs[0], output)
 			}
 			if watch {
 				return a.watchStatus(cmd.Context(), job.Client(), output)
@@ -75,6 +83,16 @@ those of the ranks of the node that is asked.
 	fixedWords(cmd, map[string][]string{"output": {asWide, asJSON, asYAML}})
 	cmd.ValidArgsFunction = a.completeJob
 	return cmd
+}
+
+// showEnded shows how a job stood last that has ended.
+func (a *app) showEnded(r *history.Run, output string) error {
+	if r.Died {
+		say(a.stderr, "its muster died, and was last heard of at %s\n", r.Ended.Local().Format(time.DateTime))
+	} else {
+		say(a.stderr, "it has ended at %s\n", r.Ended.Local().Format(time.DateTime))
+	}
+	return writeStatus(a.stdout, control.Answer{Status: r.Status, Muster: r.Muster}, output, *r.Ended)
 }
 
 // watchStatus shows how a job stands until it has ended: in place on a terminal, else block after block.

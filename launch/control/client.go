@@ -99,6 +99,16 @@ func (c *Client) Resume(ctx context.Context, words []string) (string, error) {
 	return c.change(ctx, pathResume, wanted{Command: words})
 }
 
+// Scale asks for another number of nodes. It returns a sentence about what follows.
+func (c *Client) Scale(ctx context.Context, nodes int) (string, error) {
+	return c.change(ctx, pathScale, wanted{Nodes: nodes})
+}
+
+// KillNode asks for the loss of a node, by its group rank or its name. It returns a sentence about what follows.
+func (c *Client) KillNode(ctx context.Context, node string) (string, error) {
+	return c.change(ctx, pathKill, wanted{Node: node})
+}
+
 // change asks for a change.
 func (c *Client) change(ctx context.Context, path string, w wanted) (string, error) {
 	var s said

@@ -1,7 +1,9 @@
 package control
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,6 +24,20 @@ const (
 	PauseRequested   EventType = "PauseRequested"   // somebody has asked that the job pause
 	WorkersHang      EventType = "WorkersHang"      // no worker has shown a sign of life for --hang-timeout
 	ResumeRequested  EventType = "ResumeRequested"  // somebody has asked for the end of a pause
+	ScaleRequested   EventType = "ScaleRequested"   // somebody has asked for another number of nodes
+	KillRequested    EventType = "KillRequested"    // somebody has asked for the loss of a node
+	// CheckPassed and CheckFailed are how the check of a round's nodes has ended for the node.
+	CheckPassed EventType = "CheckPassed"
+	CheckFailed EventType = "CheckFailed"
+	// RendezvousCompleted says that the nodes of a round have met.
+	RendezvousCompleted EventType = "RendezvousCompleted"
+	// NodeJoined, NodeLost and NodeExcluded say of another node, or of this one, that it takes part or does not any more.
+	NodeJoined   EventType = "NodeJoined"
+	NodeLost     EventType = "NodeLost"
+	NodeExcluded EventType = "NodeExcluded"
+	// CheckpointSaved says that a step is whole in memory, CheckpointCommitted that it is on disk under its name.
+	CheckpointSaved     EventType = "CheckpointSaved"
+	CheckpointCommitted EventType = "CheckpointCommitted"
 )
 
 // Event is something that has happened to a job, as one muster saw it. docs/events.md describes it for its readers: fields
@@ -46,6 +62,12 @@ type Event struct {
 	ExitCode *int   `json:"exitCode,omitempty"`
 	Signal   string `json:"signal,omitempty"`
 	Stopped  bool   `json:"stopped,omitempty"`
+	// Step is that of a checkpoint.
+	Step *int64 `json:"step,omitempty"`
+	// Subject is the node that something has happened to, where that is another one than Node.
+	Subject string `json:"subject,omitempty"`
+	// Seconds is how long it took.
+	Seconds float64 `json:"seconds,omitempty"`
 	// By is who has asked for something.
 	By *Peer `json:"by,omitempty"`
 }
@@ -81,13 +103,46 @@ func (e *Events) add(event Event) {
 	}
 	event.Time = event.Time.UTC().Round(time.Millisecond)
 	if len(e.list) == mostEvents {
-		e.list = append(e.list[:0], e.list[mostEvents/4:]...) // not with each event
+		e.forget()
 	}
 	e.list = append(e.list, event)
 	if e.news != nil {
 		close(e.news)
 		e.news = nil
 	}
+}
+
+// forget makes room for a quarter of the list, not with each event. Those of single workers go first: a restart of many
+// would take away all that is known of the job.
+func (e *Events) forget() {
+	var workers, gone int
+	for i := range e.list {
+		if e.list[i].Rank != nil {
+			workers++
+		}
+	}
+	e.list = slices.DeleteFunc(e.list, func(event Event) bool {
+		drop := gone < mostEvents/4 && (event.Rank != nil || workers < mostEvents/4)
+		if drop {
+			gone++
+		}
+		return drop
+	})
+}
+
+// Behind returns the events behind the one with a number, the oldest first and no more than fit an answer.
+func (e *Events) Behind(seq uint64) []Event {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.behind(seq)
+}
+
+func (e *Events) behind(seq uint64) []Event {
+	i, found := slices.BinarySearchFunc(e.list, seq, func(event Event, seq uint64) int { return cmp.Compare(event.Seq, seq) })
+	if found {
+		i++
+	}
+	return slices.Clone(e.list[i:min(len(e.list), i+mostAnswered)])
 }
 
 // Moved adds a PhaseChanged where a status says something else than the one before.
@@ -116,13 +171,7 @@ func (e *Events) Moved(node string, now report.Status) {
 func (e *Events) After(ctx context.Context, seq uint64) []Event {
 	for {
 		e.mu.Lock()
-		var found []Event
-		for i := range e.list {
-			if e.list[i].Seq > seq && len(found) < mostAnswered {
-				found = append(found, e.list[i])
-			}
-		}
-		if len(found) > 0 {
+		if found := e.behind(seq); len(found) > 0 {
 			e.mu.Unlock()
 			return found
 		}

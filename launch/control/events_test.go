@@ -58,7 +58,7 @@ func TestEventsAreWaitedFor(t *testing.T) {
 		defer j.events.mu.Unlock()
 		return j.events.news != nil
 	})
-	j.events.Add(Event{Type: StopRequested, By: &Peer{1, 2}})
+	j.events.Add(Event{Type: StopRequested, By: &Peer{UID: 1, PID: 2}})
 	if got := <-answered; len(got) != 1 || got[0].By.PID != 2 || got[0].Time.IsZero() {
 		t.Errorf("%+v", got)
 	}

@@ -27,11 +27,16 @@ func (logs Logs) Close() {
 
 // Show shows what there is, with follow also what comes until the job has ended.
 func (logs Logs) Show(ctx context.Context, follow bool) error {
+	return logs.Each(ctx, follow, func() bool { return true })
+}
+
+// Each is Show that calls shown each time it has looked for something, and ends where that returns false.
+func (logs Logs) Each(ctx context.Context, follow bool, shown func() bool) error {
 	for _, l := range logs {
 		l.copy()
 	}
-	if follow {
-		if err := logs.follow(ctx); err != nil {
+	if follow && shown() {
+		if err := logs.follow(ctx, shown); err != nil {
 			return err
 		}
 	}
@@ -48,7 +53,7 @@ const (
 )
 
 // follow shows what comes until the job has ended.
-func (logs Logs) follow(ctx context.Context) error {
+func (logs Logs) follow(ctx context.Context, shown func() bool) error {
 	asked := time.Now()
 	for {
 		select {
@@ -67,7 +72,7 @@ func (logs Logs) follow(ctx context.Context) error {
 		for _, l := range logs {
 			l.copy()
 		}
-		if ended {
+		if ended || !shown() {
 			return nil
 		}
 	}
@@ -75,9 +80,11 @@ func (logs Logs) follow(ctx context.Context) error {
 
 // RankLogs are the log files of one worker as they are shown. Fill the exported fields, then call Open once.
 type RankLogs struct {
-	// Found is the muster that runs the worker with Rank.
-	Found Found
-	Rank  int
+	// Ask asks the muster that runs the worker with Rank where its files are.
+	Ask  func(ctx context.Context, rank int) (Rank, error)
+	Rank int
+	// RunID names the job.
+	RunID string
 	// Tail is with how many last lines of each file it begins, negative for all.
 	Tail int
 	// Prefix stands in front of each line; nil: bytes are shown as they come.
@@ -98,7 +105,7 @@ type logFile struct {
 
 // ask asks where the worker's files are.
 func (l *RankLogs) ask(ctx context.Context) ([]LogFiles, error) {
-	r, err := l.Found.Client().Rank(ctx, l.Rank)
+	r, err := l.Ask(ctx, l.Rank)
 	return r.Logs, err
 }
 
@@ -112,11 +119,11 @@ func (l *RankLogs) Open(ctx context.Context, previous bool) error {
 	switch {
 	case len(list) == 0:
 		return errhint.With(errhint.Usagef("job %s keeps no log files of rank %d: its output goes to muster's own",
-			l.Found.RunID(), rank),
+			l.RunID, rank),
 			"start jobs with --tee 3, so that their output is kept, too")
 	case previous && len(list) < 2:
 		return errhint.Usagef("rank %d of job %s has not been started again: there are no files of a process before", rank,
-			l.Found.RunID())
+			l.RunID)
 	case previous:
 		return l.use(list[1])
 	}

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"muster/launch/job"
@@ -16,6 +17,8 @@ const (
 	pathRestart  = "/api/v1/restart"
 	pathPause    = "/api/v1/pause"
 	pathResume   = "/api/v1/resume"
+	pathScale    = "/api/v1/scale"
+	pathKill     = "/api/v1/kill-node"
 	pathEvents   = "/api/v1/events"
 	pathMetrics  = "/api/v1/metrics"
 	pathEvidence = "/api/v1/evidence"
@@ -46,6 +49,9 @@ type Served interface {
 	// command where there are words.
 	Pause(ctx context.Context, by Peer) (string, error)
 	Resume(ctx context.Context, by Peer, words []string) (string, error)
+	// Scale has the job go on with so many nodes. KillNode has one be lost, named by its group rank or its name.
+	Scale(ctx context.Context, by Peer, nodes int) (string, error)
+	KillNode(ctx context.Context, by Peer, node string) (string, error)
 	// Events are what has happened here.
 	Events() *Events
 }
@@ -99,16 +105,32 @@ type LogFiles struct {
 	Stderr string    `json:"stderr,omitempty"`
 }
 
-// Peer is a process at the other end of the socket.
+// Peer is who asks: a process at the other end of the socket, or a client of the page.
 type Peer struct {
-	UID int `json:"uid"`
-	PID int `json:"pid"`
+	UID int `json:"uid"` // -1 where it is not known
+	PID int `json:"pid,omitempty"`
+	// Address is that of a client of the page, empty for others.
+	Address string `json:"address,omitempty"`
+}
+
+// String names it for people.
+func (p Peer) String() string {
+	name := "user " + strconv.Itoa(p.UID)
+	switch {
+	case p.UID < 0:
+		return "somebody with the job's token at " + p.Address
+	case p.Address != "":
+		return name + " on the page, from " + p.Address
+	}
+	return name
 }
 
 // wanted is the body of a request that changes something: each reads what is its own.
 type wanted struct {
 	Now     bool     `json:"now,omitempty"`
 	Command []string `json:"command,omitempty"`
+	Nodes   int      `json:"nodes,omitempty"`
+	Node    string   `json:"node,omitempty"`
 }
 
 // said is the answer to a request that changes something; failure one that could not be answered.

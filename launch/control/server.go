@@ -201,6 +201,15 @@ func (s *Server) turnAway(c *net.UnixConn, status int, why failure) {
 
 type peerKey struct{}
 
+// AsPeer says for Handler who asks.
+func AsPeer(ctx context.Context, p Peer) context.Context { return context.WithValue(ctx, peerKey{}, p) }
+
+// Handler answers the requests of the socket for who lets clients in elsewhere. Each comes with a context of AsPeer.
+func Handler(cfg Config) http.Handler {
+	s := &Server{cfg: cfg, closing: context.Background()}
+	return http.HandlerFunc(s.handle)
+}
+
 // peerOf asks the kernel who is at the other end of a connection.
 func peerOf(c *net.UnixConn) (Peer, error) {
 	raw, err := c.SyscallConn()
@@ -214,7 +223,7 @@ func peerOf(c *net.UnixConn) (Peer, error) {
 	}); err != nil || credErr != nil {
 		return Peer{UID: -1}, errors.Join(err, credErr)
 	}
-	return Peer{int(cred.Uid), int(cred.Pid)}, nil
+	return Peer{UID: int(cred.Uid), PID: int(cred.Pid)}, nil
 }
 
 // scopeOf is how much of a job a request asks for.
@@ -315,6 +324,8 @@ func (s *Server) changes() map[string]func(context.Context, Peer, wanted) (strin
 		pathRestart: func(ctx context.Context, by Peer, _ wanted) (string, error) { return j.Restart(ctx, by) },
 		pathPause:   func(ctx context.Context, by Peer, _ wanted) (string, error) { return j.Pause(ctx, by) },
 		pathResume:  func(ctx context.Context, by Peer, w wanted) (string, error) { return j.Resume(ctx, by, w.Command) },
+		pathScale:   func(ctx context.Context, by Peer, w wanted) (string, error) { return j.Scale(ctx, by, w.Nodes) },
+		pathKill:    func(ctx context.Context, by Peer, w wanted) (string, error) { return j.KillNode(ctx, by, w.Node) },
 	}
 }
 

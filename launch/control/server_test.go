@@ -69,6 +69,14 @@ func (j *fakeJob) Resume(_ context.Context, _ Peer, words []string) (string, err
 	return fmt.Sprintf("it runs %q", words), nil
 }
 
+func (j *fakeJob) Scale(_ context.Context, _ Peer, nodes int) (string, error) {
+	return fmt.Sprintf("it has %d nodes", nodes), nil
+}
+
+func (j *fakeJob) KillNode(_ context.Context, _ Peer, node string) (string, error) {
+	return "lost is " + node, nil
+}
+
 func (j *fakeJob) Events() *Events { return &j.events }
 
 // serve serves a job in a run directory of its own, as cfg says.
@@ -118,6 +126,12 @@ func TestAnswers(t *testing.T) {
 	}
 	if _, err := c.Restart(t.Context()); errhint.CodeOf(err) != errhint.TryAgain || err.Error() != "it does not run" {
 		t.Errorf("%v", err)
+	}
+	if s, err := c.Scale(t.Context(), 3); err != nil || s != "it has 3 nodes" {
+		t.Errorf("%q, %v", s, err)
+	}
+	if s, err := c.KillNode(t.Context(), "node7"); err != nil || s != "lost is node7" {
+		t.Errorf("%q, %v", s, err)
 	}
 	if s, err := c.Pause(t.Context()); err != nil || s != "it pauses" {
 		t.Errorf("%q, %v", s, err)

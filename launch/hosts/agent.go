@@ -147,7 +147,7 @@ func anyPort(ctx context.Context) (int, error) {
 func carryOut(ctx context.Context, c AgentConfig, link *Link, order Order) Result {
 	n := &remoteNode{config: c, link: link, order: order}
 	err := n.run(ctx)
-	r := Result{Report: n.report}
+	r := Result{Report: n.report, Left: n.left}
 	status, told := errors.AsType[errhint.StatusError](err)
 	switch {
 	case told:
@@ -165,6 +165,7 @@ type remoteNode struct {
 	order  Order
 	dir    string // of the files that came with the order
 	report string
+	left   bool // the job goes on without it
 }
 
 // run is the node from its order to its end.
@@ -255,7 +256,7 @@ func (n *remoteNode) job(ctx context.Context, here node.Here, in *launch.Interru
 	result, err := node.Run(ctx, agent, here)
 	told()
 	status.Wait()
-	n.report = result.Report
+	n.report, n.left = result.Report, result.Left
 	if n.order.Collect {
 		n.collect(result.LogDir, plan.Job.Logs.Dir == "", log)
 	}
@@ -271,6 +272,10 @@ func answerTo(ctx context.Context, s *launch.Steering, m Ask) Answer {
 		a.Message, err = s.Restart(ctx)
 	case AskPause:
 		a.Message, err = s.Pause(ctx, m.By)
+	case AskScale:
+		a.Message, err = s.Scale(ctx, m.By.UID, m.Nodes)
+	case AskKill:
+		a.Message, err = s.KillNode(ctx, m.By.UID, m.Node)
 	case AskResume:
 		a.Message, err = s.Resume(ctx, m.By, m.Command)
 	default:

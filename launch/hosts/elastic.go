@@ -89,6 +89,11 @@ func (j *elasticJob) run(ctx context.Context) (err error) {
 	if err != nil {
 		return l.refused(asked, err)
 	}
+	view, err := l.openView(ctx)
+	if err != nil {
+		return l.refused(asked, err)
+	}
+	defer view.Close() //nolint:contextcheck // it bounds itself
 	if err := l.openTree(j.marker); err != nil {
 		return err
 	}
@@ -98,7 +103,7 @@ func (j *elasticJob) run(ctx context.Context) (err error) {
 	}
 	defer openFront(frontConfig{ //nolint:contextcheck // its end bounds itself
 		RunID: asked.RunID, Name: asked.Command.Name, Role: control.Driver, Environ: l.config.Environ, Grace: asked.Stop.Grace,
-		Interrupts: in, Status: j.told.now, Events: &j.told.events, Guard: l.tree.RemoveOnDeath, Log: log,
+		Interrupts: in, Status: j.told.now, Events: &j.told.events, Guard: l.tree.RemoveOnDeath, View: view, Log: log,
 	}).close()
 	if j.dialer, err = l.dialer(j.marker); err != nil {
 		return l.refused(asked, err)

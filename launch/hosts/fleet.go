@@ -83,6 +83,8 @@ type fleetNode struct {
 	at      time.Time // of the result
 	reached bool      // at any time
 	out     bool      // nobody tries to reach it any more
+	// back has it reached again after it has left the job: it has room for one.
+	back chan struct{}
 }
 
 // New returns a fleet none of whose machines was reached yet.
@@ -92,7 +94,7 @@ func New(cfg Config) *Fleet {
 	}
 	f := &Fleet{Config: cfg, slots: make(chan struct{}, cfg.Parallel), ended: make(chan struct{})}
 	for i, m := range cfg.Machines {
-		f.nodes = append(f.nodes, &fleetNode{Machine: m, index: i})
+		f.nodes = append(f.nodes, &fleetNode{Machine: m, index: i, back: make(chan struct{}, 1)})
 	}
 	return f
 }
@@ -376,8 +378,11 @@ func (f *Fleet) follow(ctx context.Context, n *fleetNode) {
 		f.await(ctx, n, s)
 		s.close()
 		if s.result != nil {
-			f.finished(n, s.result)
-			return
+			if f.finished(n, s.result); !s.result.Left || !f.awaitReturn(ctx, n) {
+				return
+			}
+			s = nil
+			continue
 		}
 		f.lost(n, s.why)
 		s = nil
@@ -442,12 +447,43 @@ func (f *Fleet) finished(n *fleetNode, r *Result) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n.result, n.at = r, time.Now()
-	if !aboutNode(r.Status) {
+	if !aboutNode(r.Status) && !r.Left {
 		f.early = f.early || r.Error != "" && !f.over // what it could not do it tells at once
 		f.succeeded = f.succeeded || r.Status == errhint.OK
 		f.endLocked()
 	}
 	f.settleLocked()
+}
+
+// awaitReturn waits until a node that has left is wanted again, and reports whether it is.
+func (f *Fleet) awaitReturn(ctx context.Context, n *fleetNode) bool {
+	select {
+	case <-n.back:
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		n.result, n.session = nil, nil
+		return true
+	case <-f.ended:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+// Return has up to so many nodes that have left the job be started again, and returns their names.
+func (f *Fleet) Return(most int) (names []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, n := range f.nodes {
+		if n.result == nil || !n.result.Left || len(names) == most {
+			continue
+		}
+		select {
+		case n.back <- struct{}{}:
+			names = append(names, n.Name)
+		default: // it is about to be
+		}
+	}
+	return names
 }
 
 func (f *Fleet) endLocked() {

@@ -24,6 +24,7 @@ type front struct {
 	config frontConfig
 	dir    rundir.Dir
 	server *control.Server
+	view   *launch.View
 
 	mu     sync.Mutex
 	closed bool
@@ -46,6 +47,8 @@ type frontConfig struct {
 	Events *control.Events
 	// Ask has the nodes do something that somebody wants, and says what follows; nil: there is no node that could.
 	Ask func(ctx context.Context, m Ask) (string, error)
+	// View is where the job can be seen beside the socket.
+	View *launch.View
 	// Guard has a directory removed where the launcher is killed.
 	Guard func(paths ...string) error
 	Log   zerolog.Logger
@@ -63,12 +66,18 @@ func openFront(c frontConfig) *front {
 	if err == nil {
 		err = c.Guard(f.dir.Path)
 	}
+	muster := control.Muster{Role: c.Role, PID: os.Getpid(), RunDir: f.dir.Path}
 	if err == nil {
-		f.server, err = control.Serve(control.Config{Dir: f.dir.Path, Served: f, Log: c.Log, Muster: control.Muster{Role: c.Role}})
+		f.server, err = control.Serve(control.Config{Dir: f.dir.Path, Served: f, Log: c.Log, Muster: muster})
 	}
 	if err != nil {
 		c.Log.Warn().Err(err).Msg("the job runs, but muster status, stop and the like cannot reach its launcher")
 	}
+	f.view = c.View
+	f.view.Show(f, muster, func() report.Status {
+		d, _ := f.Status(context.Background(), control.World) // it bounds itself
+		return d
+	})
 	return f
 }
 
@@ -80,6 +89,7 @@ func (f *front) close() {
 	f.mu.Lock()
 	f.closed = true
 	f.mu.Unlock()
+	f.view.Close()
 	if err := errors.Join(f.server.Close(), f.dir.Remove()); err != nil {
 		f.config.Log.Warn().Err(err).Msg("the run directory of the launcher could not be removed")
 	}
@@ -172,6 +182,16 @@ func (f *front) Pause(ctx context.Context, by control.Peer) (string, error) {
 // Resume implements control.Served.
 func (f *front) Resume(ctx context.Context, by control.Peer, words []string) (string, error) {
 	return f.ask(ctx, control.ResumeRequested, Ask{What: AskResume, By: by, Command: words})
+}
+
+// Scale implements control.Served.
+func (f *front) Scale(ctx context.Context, by control.Peer, nodes int) (string, error) {
+	return f.ask(ctx, control.ScaleRequested, Ask{What: AskScale, By: by, Nodes: nodes})
+}
+
+// KillNode implements control.Served.
+func (f *front) KillNode(ctx context.Context, by control.Peer, node string) (string, error) {
+	return f.ask(ctx, control.KillRequested, Ask{What: AskKill, By: by, Node: node})
 }
 
 // ask has the nodes do what somebody has asked for.

@@ -106,6 +106,11 @@ func (l *launcher) run(ctx context.Context) (err error) {
 	job, log := &l.job, l.config.Log
 	ctx, in := launch.WatchSignals(ctx, job.Stop.Handled, job.Checkpoint.Signal)
 	defer in.Close()
+	view, err := l.openView(ctx)
+	if err != nil {
+		return l.refused(&l.config.Job, err)
+	}
+	defer view.Close() //nolint:contextcheck // it bounds itself
 	marker := launcherMarker()
 	if err := l.openTree(marker); err != nil {
 		return err
@@ -134,7 +139,7 @@ func (l *launcher) run(ctx context.Context) (err error) {
 	defer l.told.close()
 	defer openFront(frontConfig{ //nolint:contextcheck // its end bounds itself
 		RunID: job.RunID, Name: job.Command.Name, Role: control.Launcher, Environ: l.config.Environ, Grace: job.Stop.Grace, Interrupts: in,
-		Status: l.told.now, Events: &l.told.events, Ask: l.fleet.Ask, Guard: l.tree.RemoveOnDeath, Log: log,
+		Status: l.told.now, Events: &l.told.events, Ask: l.ask, Guard: l.tree.RemoveOnDeath, View: view, Log: log,
 	}).close()
 	defer l.fleet.Close()
 	defer func() { l.world.close() }()
@@ -146,6 +151,19 @@ func (l *launcher) run(ctx context.Context) (err error) {
 		return l.refused(job, err)
 	}
 	return l.finish(ctx, in)
+}
+
+// ask has the nodes do what somebody wants of the job. Machines that have left it come back where more nodes are wanted.
+func (l *launcher) ask(ctx context.Context, m Ask) (string, error) {
+	before, _ := l.told.now(ctx)
+	text, err := l.fleet.Ask(ctx, m)
+	if err != nil || m.What != AskScale || m.Nodes <= before.Nodes {
+		return text, err
+	}
+	if back := l.fleet.Return(m.Nodes - before.Nodes); len(back) > 0 {
+		return text + "; it is started again on " + strings.Join(back, ", "), nil
+	}
+	return text + "; no other host of --hosts can be started: spare ones have joined", nil
 }
 
 // afterWaiting is a writer for workers' output, which must not come behind what is waited for.
@@ -270,6 +288,18 @@ func (l *launcher) takeToken() (err error) {
 	l.token, err = tokenfile.Read(m.TokenFile, l.config.Log)
 	m.TokenFile = ""
 	return err
+}
+
+// openView takes what the job names to be seen by, which is the launcher's matter alone. A token that was made here is
+// known to no user.
+func (l *launcher) openView(ctx context.Context) (*launch.View, error) {
+	var token []byte
+	if l.config.Job.Meeting.TokenFile != "" {
+		token = l.token
+	}
+	view, err := launch.OpenView(ctx, l.job.See, token, l.config.Log)
+	l.job.See.HTTP, l.job.See.EventsFile = "", ""
+	return view, err
 }
 
 // sameInterpreter lets hosts that do not get our PATH run the Python that is first in it here, by its path, where they

@@ -67,6 +67,8 @@ type Result struct {
 	Report string `json:"report"`
 	Error  string `json:"error"`
 	Hint   string `json:"hint"`
+	// Left says that the job goes on without this node, as somebody wanted fewer.
+	Left bool `json:"left,omitempty"`
 }
 
 type signalMessage struct {
@@ -120,6 +122,8 @@ const (
 	AskRestart = "restart"
 	AskPause   = "pause"
 	AskResume  = "resume"
+	AskScale   = "scale"
+	AskKill    = "rehearse the loss of a node of"
 )
 
 // Ask has an agent do something with the job of all nodes that somebody has asked the launcher for.
@@ -129,6 +133,9 @@ type Ask struct {
 	By   control.Peer `json:"by"`
 	// Command is a new command of a job that is resumed.
 	Command job.Strings `json:"command,omitempty"`
+	// Nodes is how many are wanted, Node which one is to be lost.
+	Nodes int    `json:"nodes,omitempty"`
+	Node  string `json:"node,omitempty"`
 }
 
 // Answer says what follows in a sentence, or why nothing does.

@@ -27,7 +27,7 @@ type Outcome struct {
 func (f *Fleet) outcome() Outcome {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	ended := slices.DeleteFunc(slices.Clone(f.nodes), func(n *fleetNode) bool { return n.result == nil })
+	ended := slices.DeleteFunc(slices.Clone(f.nodes), func(n *fleetNode) bool { return n.result == nil || n.result.Left })
 	slices.SortStableFunc(ended, func(a, b *fleetNode) int { return a.at.Compare(b.at) })
 	if f.hopeless { // what the others said when they were asked to end says nothing of why, unless the job had succeeded by then
 		ended = slices.DeleteFunc(ended, func(n *fleetNode) bool {

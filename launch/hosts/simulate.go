@@ -22,6 +22,7 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/logtext"
 	"muster/internal/proc"
+	"muster/internal/tokenfile"
 	"muster/launch"
 	"muster/launch/control"
 	"muster/launch/job"
@@ -62,6 +63,11 @@ func Simulate(ctx context.Context, c SimulationConfig) (err error) {
 	}
 	ctx, in := launch.WatchSignals(ctx, asked.Stop.Handled, asked.Checkpoint.Signal)
 	defer in.Close()
+	view, err := simulatedView(ctx, c)
+	if err != nil {
+		return err
+	}
+	defer view.Close() //nolint:contextcheck // it bounds itself
 	marker := "MUSTER_SIMULATION=" + strings.ToLower(rand.Text()[:12])
 	tree, err := proc.Open(proc.Config{Log: log, Marker: marker, Guardian: c.Guardian})
 	if err != nil {
@@ -79,19 +85,22 @@ func Simulate(ctx context.Context, c SimulationConfig) (err error) {
 	environ = append(environ, marker)
 	log.Warn().Int("nodes", c.Nodes).Str("spec",
 		asked.Fake).Msg("all nodes of this job and their accelerators are simulated on this machine: accelerator=fake")
-	s := simulation{config: c, tree: tree, log: c.Console.NodesLog(c.Nodes)}
+	s := simulation{config: c, tree: tree, log: c.Console.NodesLog(c.Nodes), ends: make(chan *simulatedNode, 1024)}
 	defer s.ended()
 	defer openFront(frontConfig{ //nolint:contextcheck // its end bounds itself
 		RunID: simulatedID(c.Job), Name: asked.Command.Name, Role: control.Simulation, Environ: c.Environ, Grace: asked.Stop.Grace,
-		Interrupts: in, Status: s.status, Events: new(control.Events), Ask: s.ask, Guard: tree.RemoveOnDeath, Log: log,
+		Interrupts: in, Status: s.status, Events: new(control.Events), Ask: s.ask, Guard: tree.RemoveOnDeath, View: view, Log: log,
 	}).close()
-	for i := range c.Nodes {
+	s.environ = func(i int) []string {
 		own := job.WithVariable(environ, c.NodeVariable, SimulatedName(i))
 		if chosen { // the address is everybody's: the same rehearsal has the same host each time
 			own = append(own, "MUSTER_RDZV_CONF=is_host="+strconv.FormatBool(i == 0))
 		}
-		if err := s.start(i, own); err != nil {
-			stopErr := tree.Stop(context.WithoutCancel(ctx), proc.Ladder{Signal: syscall.SIGTERM, Grace: time.Second}, s.procs...)
+		return own
+	}
+	for i := range c.Nodes {
+		if err := s.start(i); err != nil {
+			stopErr := tree.Stop(context.WithoutCancel(ctx), proc.Ladder{Signal: syscall.SIGTERM, Grace: time.Second}, s.processes()...)
 			if stopErr != nil {
 				log.Error().Err(stopErr).Msg("nodes started so far could not be ended")
 			}
@@ -99,12 +108,24 @@ func Simulate(ctx context.Context, c SimulationConfig) (err error) {
 		}
 	}
 	s.follow(ctx, in)
-	if err := tree.Stop(context.WithoutCancel(ctx), proc.Ladder{Signal: syscall.SIGTERM, Grace: asked.Stop.Grace}, s.procs...); err != nil {
+	if err := tree.Stop(context.WithoutCancel(ctx), proc.Ladder{Signal: syscall.SIGTERM, Grace: asked.Stop.Grace}, s.processes()...); err != nil {
 		return errhint.Code(err, errhint.Internal)
 	}
 	s.ended()
 	defer c.Console.Flush()
 	return s.outcome()
+}
+
+// simulatedView takes what the job names to be seen by: the nodes leave that to who simulates them.
+func simulatedView(ctx context.Context, c SimulationConfig) (*launch.View, error) {
+	var token []byte
+	if file := c.Job.Meeting.TokenFile; c.Job.See.HTTP != "" && file != "" {
+		var err error
+		if token, err = tokenfile.Read(file, zerolog.Nop()); err != nil { // the nodes warn of it
+			return nil, err
+		}
+	}
+	return launch.OpenView(ctx, c.Job.See, token, c.Log)
 }
 
 // simulatedEnviron is the environment of the simulated nodes: where they meet, unless the command line says that.
@@ -164,6 +185,10 @@ func (s *simulation) ask(ctx context.Context, m Ask) (string, error) {
 		return "", errhint.Code(errors.New("no node answers now"), errhint.TryAgain)
 	}
 	switch m.What {
+	case AskScale:
+		return s.scale(ctx, c, m.Nodes)
+	case AskKill:
+		return c.KillNode(ctx, m.Node)
 	case AskPause:
 		return c.Pause(ctx)
 	case AskResume:
@@ -172,15 +197,93 @@ func (s *simulation) ask(ctx context.Context, m Ask) (string, error) {
 	return c.Restart(ctx)
 }
 
+// scale has the job go on with so many nodes: those that are too many leave, those that it lacks are started.
+func (s *simulation) scale(ctx context.Context, c *control.Client, n int) (string, error) {
+	before, err := c.Status(ctx, control.World)
+	if err != nil {
+		return "", err
+	}
+	text, err := c.Scale(ctx, n)
+	if err != nil {
+		return "", err
+	}
+	s.nodesMu.Lock()
+	defer s.nodesMu.Unlock()
+	s.leaving += max(before.Nodes-n, 0)
+	running := map[int]bool{}
+	for _, node := range s.nodes {
+		if node.runs() {
+			running[node.index] = true
+		}
+	}
+	var names []string
+	for i := 0; len(names) < n-before.Nodes && i < n; i++ {
+		if running[i] {
+			continue
+		}
+		if err := s.startLocked(i); err != nil {
+			return "", err
+		}
+		names = append(names, SimulatedName(i))
+	}
+	if len(names) > 0 {
+		text += "; started: " + strings.Join(names, ", ")
+	}
+	return text, nil
+}
+
 // simulation is the nodes that run on this machine.
 type simulation struct {
-	config SimulationConfig
-	tree   *proc.Tree
-	log    io.Writer // takes the nodes' logs
-	procs  []*proc.Process
-	wg     sync.WaitGroup // readers of their output
-	mu     sync.Mutex     // held while a line is shown
-	tooFew bool           // fewer nodes were left than a round needs
+	config  SimulationConfig
+	tree    *proc.Tree
+	log     io.Writer // takes the nodes' logs
+	environ func(i int) []string
+	ends    chan *simulatedNode // each that has ended
+	wg      sync.WaitGroup      // readers of their output
+	mu      sync.Mutex          // held while a line is shown
+	tooFew  bool                // fewer nodes were left than a round needs
+
+	nodesMu sync.Mutex
+	nodes   []*simulatedNode // all that were started, also those that another one of their index has followed
+	// leaving is how many of those that run are to leave, as somebody wanted fewer; over says that none is started any
+	// more.
+	leaving int
+	over    bool
+	seen    int // that have ended, as far as follow knows
+}
+
+// simulatedNode is a muster that takes itself for a node of the spec.
+type simulatedNode struct {
+	*proc.Process
+	index int
+	left  bool // the job went on without it, as somebody wanted fewer nodes
+}
+
+func (n *simulatedNode) runs() bool {
+	select {
+	case <-n.Done():
+		return false
+	default:
+		return true
+	}
+}
+
+// processes are those of all nodes.
+func (s *simulation) processes() []*proc.Process {
+	s.nodesMu.Lock()
+	defer s.nodesMu.Unlock()
+	var all []*proc.Process
+	for _, n := range s.nodes {
+		all = append(all, n.Process)
+	}
+	return all
+}
+
+// started are the nodes that were started.
+func (s *simulation) started() []*simulatedNode {
+	s.nodesMu.Lock()
+	defer s.nodesMu.Unlock()
+	return slices.Clone(s.nodes)
 }
 
 // ended waits until all is shown that the nodes have said.
@@ -190,7 +293,16 @@ func (s *simulation) ended() {
 }
 
 // start starts a node. Its lines are shown behind its name.
-func (s *simulation) start(i int, environ []string) (err error) {
+func (s *simulation) start(i int) (err error) {
+	s.nodesMu.Lock()
+	defer s.nodesMu.Unlock()
+	return s.startLocked(i)
+}
+
+func (s *simulation) startLocked(i int) (err error) {
+	if s.over {
+		return errhint.Code(errors.New("cannot start a node: the job has just ended"), errhint.TryAgain)
+	}
 	var theirs []*os.File
 	defer func() {
 		for _, f := range theirs {
@@ -206,13 +318,18 @@ func (s *simulation) start(i int, environ []string) (err error) {
 		s.wg.Go(func() { s.show(r, to, SimulatedName(i)) })
 	}
 	p, err := s.tree.Start(proc.Spec{
-		Path: "/proc/self/exe", Args: s.config.Argv, Env: environ, Files: append([]*os.File{s.config.Stdin}, theirs...),
+		Path: "/proc/self/exe", Args: s.config.Argv, Env: s.environ(i), Files: append([]*os.File{s.config.Stdin}, theirs...),
 		Label: SimulatedName(i),
 	})
 	if err != nil {
 		return fmt.Errorf("cannot start node %s: %w", SimulatedName(i), err)
 	}
-	s.procs = append(s.procs, p)
+	n := &simulatedNode{Process: p, index: i}
+	s.nodes = append(s.nodes, n)
+	go func() {
+		<-p.Done()
+		s.ends <- n
+	}()
 	return nil
 }
 
@@ -260,24 +377,17 @@ func (s *simulation) line(line string, to io.Writer, name string) {
 
 // follow waits until all nodes have ended. Signals to us go to each of them.
 func (s *simulation) follow(ctx context.Context, in *launch.Interrupts) {
-	ends := make(chan struct{}, len(s.procs))
-	for _, p := range s.procs {
-		go func() {
-			<-p.Done()
-			ends <- struct{}{}
-		}()
-	}
 	tell := func(n syscall.Signal) {
-		for _, p := range s.procs {
+		for _, p := range s.processes() {
 			_ = p.Signal(n) // it may have ended
 		}
 	}
 	stopped, hurry := ctx.Done(), in.Hurry
 	var signal syscall.Signal
-	for left := len(s.procs); left > 0; {
+	for left := s.left(nil); left > 0; {
 		select {
-		case <-ends:
-			if left--; left > 0 && !s.tooFew && signal == 0 && s.hopeless() {
+		case n := <-s.ends:
+			if left = s.left(n); left > 0 && !s.tooFew && signal == 0 && s.hopeless() {
 				s.tooFew = true
 				s.config.Log.Error().Int("nodes", left).Int("needed",
 					s.config.Job.Nodes.Min).Msg("too few simulated nodes are left for a round, and nobody can join: the job ends")
@@ -298,18 +408,35 @@ func (s *simulation) follow(ctx context.Context, in *launch.Interrupts) {
 	}
 }
 
+// left is how many nodes run, one of which has just ended. Once none does, none is started any more.
+func (s *simulation) left(ended *simulatedNode) (n int) {
+	s.nodesMu.Lock()
+	defer s.nodesMu.Unlock()
+	if ended != nil {
+		s.seen++
+		if s.leaving > 0 && ended.Exit().Success() {
+			s.leaving--
+			ended.left = true
+		}
+	}
+	n = len(s.nodes) - s.seen
+	s.over = n == 0
+	return n
+}
+
 // hopeless reports whether the nodes that are left are too few for a round, because others had to leave or were killed.
 // A job that ends by itself is not.
 func (s *simulation) hopeless() bool {
 	running := 0
-	for _, p := range s.procs {
-		select {
-		case <-p.Done():
-			if e := p.Exit(); e.Signal == 0 && !leaves(e.Status()) {
+	for _, n := range s.started() {
+		switch {
+		case n.runs():
+			running++
+		case n.left:
+		default:
+			if e := n.Exit(); e.Signal == 0 && !leaves(e.Status()) {
 				return false
 			}
-		default:
-			running++
 		}
 	}
 	return running < s.config.Job.Nodes.Min
@@ -325,16 +452,17 @@ func leaves(status int) bool {
 func (s *simulation) outcome() error {
 	status := errhint.OK
 	succeeded, decided := false, false // decided: the status is not that of a node that left
-	for i, p := range s.procs {
-		n := p.Exit().Status()
+	for _, node := range s.started() {
+		n := node.Exit().Status()
 		level := zerolog.InfoLevel
 		if n == errhint.OK {
 			level = zerolog.DebugLevel
 		}
-		ended := zerolog.New(s.log).Level(s.config.Log.GetLevel()).With().Timestamp().Str(logtext.NodeKey, SimulatedName(i)).Logger()
+		ended := zerolog.New(s.log).Level(s.config.Log.GetLevel()).With().Timestamp().Str(logtext.NodeKey, SimulatedName(node.index)).Logger()
 		ended.WithLevel(level).Int("exit_code", n).Msg("simulated node has ended")
 		left := leaves(n)
 		switch {
+		case node.left:
 		case n == errhint.OK:
 			succeeded = true
 		case status == errhint.OK || !left && !decided:

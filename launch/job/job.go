@@ -81,6 +81,8 @@ type Job struct {
 	WatchdogFile string
 	// StatusFile is the path where the job's state is kept as JSON, empty for none.
 	StatusFile string
+	// See says where the job can be seen, beside the commands that can always see it.
+	See SeeRules
 	// CompatExit gives status 1 for every failure of the job, as the replaced launchers do.
 	CompatExit bool
 	// Environ is the environment the job was asked in, as "NAME=VALUE"; workers inherit it.
@@ -91,6 +93,14 @@ type Job struct {
 	// Sources says where each flag's value came from, by the flag's name with dashes. A name that is missing here has
 	// its default.
 	Sources Sources
+}
+
+// SeeRules say where a job can be seen.
+type SeeRules struct {
+	// HTTP is the address of its page, EventsFile the file to which its events are appended; empty for none.
+	HTTP, EventsFile string
+	// Keep is how long after the end of the job its events and its last status are kept.
+	Keep time.Duration
 }
 
 // MaxProcs is the largest number of workers on one node that is taken for meant.

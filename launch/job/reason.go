@@ -17,6 +17,8 @@ const (
 	ReasonRequested    Reason = "RestartRequested"     // reassembled: muster restart
 	ReasonPaused       Reason = "PauseRequested"       // reassembled, and paused: muster pause
 	ReasonResumed      Reason = "ResumeRequested"      // reassembled, and paused no longer: muster resume
+	ReasonScaled       Reason = "ScaleRequested"       // reassembled: muster scale
+	ReasonSurplus      Reason = "ScaledDown"           // this node has left, for the job was to have fewer nodes
 	ReasonFinished     Reason = "WorkersSucceededOnce" // restarted although all went well: RestartAlways
 	ReasonNodeStopped  Reason = "NodeStopped"          // reassembled: muster was asked to stop on one of the nodes
 	ReasonLeaseOver    Reason = "LeaseOver"            // reassembled: nobody heard of a node, whose workers were killed for that

@@ -11,6 +11,7 @@ import (
 
 	"muster/internal/errhint"
 	"muster/internal/hostaddr"
+	"muster/internal/tokenfile"
 	"muster/launch"
 	"muster/launch/job"
 	"muster/launch/plan"
@@ -82,11 +83,18 @@ func announce(p *plan.Plan, log zerolog.Logger) {
 // Meet opens what the nodes of the plan's job meet through, and returns the agent that is to run this node's part. A
 // signal that comes meanwhile is an errhint.StatusError.
 func Meet(ctx context.Context, p *plan.Plan, here Here, in *launch.Interrupts, log zerolog.Logger) (*launch.Agent, error) {
-	steering, err := launch.OpenSteering(p, here.Launched(), log)
+	meeting := here.Meeting(p, log)
+	if file := p.Job.Meeting.TokenFile; p.Job.See.HTTP != "" && meeting.Token == nil && file != "" { // else who meets reads it
+		var err error
+		if meeting.Token, err = tokenfile.Read(file, log); err != nil {
+			return nil, err
+		}
+	}
+	steering, err := launch.OpenSteering(ctx, p, here.Launched(), meeting.Token, log)
 	if err != nil {
 		return nil, err
 	}
-	handler, at, err := place.Open(steering.Until(ctx), here.Meeting(p, log))
+	handler, at, err := place.Open(steering.Until(ctx), meeting)
 	if err != nil {
 		if closeErr := steering.Close(); closeErr != nil { //nolint:contextcheck // it bounds itself, also where ctx has ended
 			log.Warn().Err(closeErr).Msg("the run directory could not be removed")

@@ -43,8 +43,8 @@ type Decision struct {
 	Delay time.Duration
 	// Linger belongs to succeed: how long the workers that still run may go on.
 	Linger time.Duration
-	// Pause belongs to a Reassemble that pauses the job or ends a pause.
-	Pause rendezvous.Pause
+	// Orders belong to a Reassemble that somebody has asked for.
+	Orders rendezvous.Orders
 	// Node is the host whose agent decided, empty for this one and for handlers. Text says why where Reason is none of
 	// ours.
 	Node, Text string
@@ -83,7 +83,7 @@ func (d Decision) Proposal(node string) rendezvous.Verdict {
 			v.Status = errhint.Deadline
 		}
 	case Reassemble:
-		v.Kind, v.Pause = rendezvous.Reassemble, d.Pause
+		v.Kind, v.Orders = rendezvous.Reassemble, d.Orders
 	default:
 		v.Kind, v.Reason = rendezvous.Reassemble, string(job.ReasonNodeStopped)
 	}
@@ -107,7 +107,7 @@ func DecisionOf(v rendezvous.Verdict) Decision {
 	case rendezvous.Restart:
 		d.Verdict, d.Delay = Restart, max(v.Delay, 0)
 	case rendezvous.Reassemble:
-		d.Verdict, d.Rank, d.Status, d.Pause = Reassemble, -1, 0, v.Pause
+		d.Verdict, d.Rank, d.Status, d.Orders = Reassemble, -1, 0, v.Orders
 	case rendezvous.Succeed:
 		d.Verdict, d.Rank, d.Status, d.Linger = Succeed, -1, 0, max(v.Linger, 0)
 	case rendezvous.Fail:

@@ -229,7 +229,7 @@ func (s *StatusFile) Finished(o Outcome) {
 		}
 	}
 	switch o.Reason {
-	case job.ReasonSucceeded:
+	case job.ReasonSucceeded, job.ReasonSurplus:
 		s.enter(PhaseSucceeded)
 	case job.ReasonDeadline:
 		s.enter(PhaseTimeout)
@@ -244,7 +244,7 @@ func (s *StatusFile) Finished(o Outcome) {
 		s.doc.Tasks[0].Phase, s.doc.Tasks[0].ExitCode = taskEnd(&o)
 	}
 	s.condition(conditionRunning, false, o.Reason, o.Message)
-	if o.Reason == job.ReasonSucceeded {
+	if o.Reason == job.ReasonSucceeded || o.Reason == job.ReasonSurplus {
 		s.condition(conditionCompleted, true, o.Reason, o.Message)
 	} else {
 		s.condition(conditionFailed, true, o.Reason, o.Message)

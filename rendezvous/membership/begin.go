@@ -88,7 +88,7 @@ func (c *coordinator) assign(ctx context.Context, id roundID, seats []seat, plac
 			standbys, c.hosted
 		a.Min, a.Max = c.cfg.Min, c.cfg.Max
 		a.Restarts, a.Replacements, a.LostOf = c.roster.restarts, c.roster.replacements, lostOf
-		a.Pause = c.roster.pause
+		a.Orders = c.roster.orders
 		a.LeadRank, a.HostRank = lead, hostRank
 		agents[i] = s.rec.Agent
 		if p := c.pulses[s.rec.Agent]; p != nil {

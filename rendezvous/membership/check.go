@@ -45,7 +45,7 @@ func (r *joinRecord) check() error {
 	case r.Restarts < 0 || r.Replacements < 0 || r.Restarts > maxRounds || r.Replacements > maxRounds:
 		return fmt.Errorf("it has %d restarts and %d replacements", r.Restarts, r.Replacements)
 	}
-	return checkPause(r.Pause)
+	return checkOrders(r.Orders)
 }
 
 func (r *coordinatorRecord) check() error {
@@ -213,7 +213,7 @@ func (a *assignment) check() error {
 			return fmt.Errorf("cannot use the place that the coordinator gave: a key of %d bytes", len(key))
 		}
 	}
-	if err := checkPause(a.Pause); err != nil {
+	if err := checkOrders(a.Orders); err != nil {
 		return fmt.Errorf("cannot use the place that the coordinator gave: %w", err)
 	}
 	if err := checkStandbys(a.Standbys); err != nil {
@@ -222,10 +222,10 @@ func (a *assignment) check() error {
 	return nil
 }
 
-// checkPause refuses a count or a command that no agent of ours would write.
-func checkPause(p rendezvous.Pause) error {
-	if p.Count < 0 || p.Count > maxRounds || len(p.Command) > rendezvous.MaxCommand {
-		return fmt.Errorf("it has pause %d with a command of %d bytes", p.Count, len(p.Command))
+// checkOrders refuses a count or a command that no agent of ours would write.
+func checkOrders(p rendezvous.Orders) error {
+	if p.Version < 0 || p.Version > maxRounds || p.Nodes < 0 || p.Nodes > maxNodes || len(p.Command) > rendezvous.MaxCommand {
+		return fmt.Errorf("it has orders %d with a command of %d bytes", p.Version, len(p.Command))
 	}
 	return nil
 }
@@ -250,5 +250,5 @@ func checkVerdict(v *rendezvous.Verdict) error {
 	if len(v.Reason) > maxLabel || len(v.Node) > maxLabel || len(v.Message) > maxMessage {
 		return errors.New("a text in it is too long")
 	}
-	return checkPause(v.Pause)
+	return checkOrders(v.Orders)
 }

@@ -77,7 +77,7 @@ func (r *roster) examinedIn(now time.Duration) (seats []seat, wait time.Duration
 	if len(seats) == 0 {
 		return nil, wait
 	}
-	if quiet := now - r.lastJoin; quiet < r.lastCall && r.phase == phaseRun && r.size+len(passed)+len(seats) < r.max {
+	if quiet := now - r.lastJoin; quiet < r.lastCall && r.phase == phaseRun && r.size+len(passed)+len(seats) < r.most() {
 		return nil, min(wait, r.lastCall-quiet) // more may come, and nodes that wait examine each other
 	}
 	seats = seats[:min(len(seats), mostExamined)]

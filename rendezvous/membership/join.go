@@ -21,11 +21,11 @@ func (h *Handler) wish(ctx context.Context, m rendezvous.Member) (place assignme
 		NodeRank: h.cfg.NodeRank,
 		Min:      h.cfg.Min, Max: h.cfg.Max, Checks: h.cfg.Checks, IDs: strings.Join(h.cfg.IDs, ","),
 		Round: h.last.Round, Rank: h.last.Rank, Size: h.last.Size, Restarts: h.last.Restarts, Replacements: h.last.Replacements,
-		LostOf: h.last.LostOf, Pause: h.last.Pause,
+		LostOf: h.last.LostOf, Orders: h.last.Orders,
 	}
 	if h.round != nil {
 		rec.Restarts = max(rec.Restarts, h.round.restarts)
-		rec.Pause.Learn(h.round.pausing)
+		rec.Orders.Learn(h.round.orders)
 	}
 	if h.cfg.Workers != nil {
 		rec.Port = h.cfg.Workers.Port()
@@ -241,6 +241,6 @@ func (a *assignment) round(notice time.Duration) rendezvous.Round {
 	return rendezvous.Round{
 		Number: a.Round, GroupRank: a.Rank, GroupWorldSize: a.Size, BaseRank: a.BaseRank, WorldSize: a.World,
 		BaseRoleRank: a.BaseRoleRank, RoleWorldSize: a.RoleWorld, MasterAddr: a.MasterAddr, MasterPort: a.MasterPort,
-		AgentStore: a.AgentStore, Restarts: a.Restarts, Replacements: a.Replacements, Pause: a.Pause, LossNotice: notice,
+		AgentStore: a.AgentStore, Restarts: a.Restarts, Replacements: a.Replacements, Orders: a.Orders, HostRank: a.HostRank, LeadRank: a.LeadRank, LossNotice: notice,
 	}
 }

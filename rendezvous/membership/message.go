@@ -40,8 +40,8 @@ type joinRecord struct {
 	Replacements int  `json:"replacements"`
 	// LostOf is losses.String.
 	LostOf string `json:"lost_of,omitempty"`
-	// Pause is the newest that it knows of.
-	Pause rendezvous.Pause `json:"pause,omitzero"`
+	// Orders are the newest that it knows of.
+	Orders rendezvous.Orders `json:"orders,omitzero"`
 }
 
 // String names the node for people.
@@ -118,8 +118,8 @@ type assignment struct {
 	Restarts     int    `json:"restarts"`
 	Replacements int    `json:"replacements"`
 	LostOf       string `json:"lost_of,omitempty"`
-	// Pause is that of the round.
-	Pause rendezvous.Pause `json:"pause,omitzero"`
+	// Orders are those of the round.
+	Orders rendezvous.Orders `json:"orders,omitzero"`
 	// LeadRank and HostRank are the ranks of the coordinator and of the host of the agents' store, -1 for not in the
 	// round.
 	LeadRank int `json:"lead_rank"`

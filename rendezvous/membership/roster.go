@@ -102,9 +102,9 @@ type roster struct {
 
 	restarts, replacements int
 	lostOf                 losses
-	pause                  rendezvous.Pause // of the job, since the last verdict
-	predecessor            string           // agent whose office we have; where it does not come back it is a lost node
-	leaving                bool             // the host of the store leaves: the next round is for its successor
+	orders                 rendezvous.Orders // of the job, since the last verdict
+	predecessor            string            // agent whose office we have; where it does not come back it is a lost node
+	leaving                bool              // the host of the store leaves: the next round is for its successor
 }
 
 func newRoster(r rules) *roster {
@@ -156,6 +156,7 @@ func (r *roster) join(now time.Duration, ticket int64, rec joinRecord) {
 		r.notBefore = max(r.notBefore, r.patience+r.fenced)
 	}
 	r.lastJoin, r.last = now, max(r.last, rec.Round)
+	r.orders.Learn(rec.Orders)
 	if _, ours := r.members[rec.Agent]; ours && r.phase == phaseRun && !r.proposed {
 		// It has lost the store for a while, and stopped its workers; or it has heard a verdict that is on its way to
 		// us.
@@ -325,7 +326,7 @@ func (r *roster) end(v rendezvous.Verdict) {
 		return
 	}
 	r.verdict, r.phase, r.leaving = v, phaseGather, v.Reason == reasonHostStopped
-	r.pause.Learn(v.Pause)
+	r.orders.Learn(v.Orders)
 	switch v.Kind {
 	case rendezvous.Restart:
 		r.restarts = max(r.restarts, v.Restarts)
@@ -373,11 +374,19 @@ func (r *roster) settle(now time.Duration) []effect {
 	return effects
 }
 
+// most is how many nodes a round has at most.
+func (r *roster) most() int {
+	if n := r.orders.Nodes; n > 0 && !r.fixed {
+		return max(r.min, min(n, r.max))
+	}
+	return r.max
+}
+
 // target is the size of the round that n nodes make, 0 if they make none.
 func (r *roster) target(n int) int {
-	w := min(n, r.max)
+	w := min(n, r.most())
 	if r.spares > 0 {
-		w = min(r.max, max(r.min, n-r.spares, r.size)) // a spare takes the place of who is lost
+		w = min(r.most(), max(r.min, n-r.spares, r.size)) // a spare takes the place of who is lost
 		w = min(w, n)
 	}
 	w -= w % r.unit
@@ -433,7 +442,7 @@ func (r *roster) choose(now time.Duration) (seats []seat, wait time.Duration) {
 		return nil, r.notBefore - now
 	case r.cutOff():
 		return nil, never
-	case n == r.max:
+	case n == r.most():
 	case r.round >= 0 && !r.inherited: // a round that goes on with whom it has
 	default:
 		if quiet := now - r.lastJoin; quiet < r.lastCall {
@@ -481,7 +490,7 @@ func (r *roster) growIn(now time.Duration) time.Duration {
 	switch {
 	case larger <= r.size:
 		return never
-	case larger == r.max:
+	case larger == r.most():
 		return 0
 	}
 	return max(r.lastCall-(now-r.lastJoin), 0)
@@ -551,7 +560,7 @@ func (r *roster) begun(number, size int, seats []seat, ranks []int) {
 	for _, s := range seats {
 		r.restarts = max(r.restarts, s.rec.Restarts)
 		r.replacements = max(r.replacements, s.rec.Replacements)
-		r.pause.Learn(s.rec.Pause)
+		r.orders.Learn(s.rec.Orders)
 		if known, err := parseLosses(s.rec.LostOf); err == nil { // which was checked
 			r.lostOf.learn(known)
 		}

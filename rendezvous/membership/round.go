@@ -41,8 +41,8 @@ type round struct {
 	began   time.Time
 	// restarts is how many restarts the job has had by the verdict that was heard; to be read after leave.
 	restarts int
-	// pausing is what holds by the verdict that was heard; to be read after leave.
-	pausing rendezvous.Pause
+	// orders are what holds by the verdict that was heard; to be read after leave.
+	orders rendezvous.Orders
 
 	mu    sync.Mutex
 	wrote map[string]bool   // keys that this agent has written for the round
@@ -74,7 +74,7 @@ func newRound(h *Handler, a assignment) *round {
 			if v.Kind == rendezvous.Restart { // a coordinator that is lost now may not have heard it
 				r.restarts = v.Restarts
 			}
-			r.pausing = v.Pause
+			r.orders = v.Orders
 			r.cut = v.Reason == reasonStoreLost
 			r.garbled = isDisturbance(v.Reason) && time.Since(r.began) <= soon*h.cfg.deadAfter()
 			r.handover = v.Reason == reasonHostStopped && h.movable() && h.host != h.id

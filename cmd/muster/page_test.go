@@ -1,0 +1,148 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"muster/internal/testutil"
+	"muster/launch/control"
+)
+
+// TestPageOfAJob serves a page at a free port, which the log tells, and steers by the token; the events are in a file,
+// and known after the end.
+func TestPageOfAJob(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	token, events := filepath.Join(dir, "token"), filepath.Join(dir, "events.jsonl")
+	if err := os.WriteFile(token, []byte("0123456789abcdef0123\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	j := start(t, nil, "run", "-n", "2", "--run-id", "paged", "--http", "0", "--token-file", token, "--events", events, "--tee", "3",
+		"--", "sh", "-c",
+		untilStopped)
+	untilRanks(t, j.runtimeDir, 2)
+	var url string
+	testutil.Eventually(t, 20*time.Second, "the log tells the address", func() bool {
+		_, rest, found := strings.Cut(j.err.String(), "http://")
+		port, _, whole := strings.Cut(rest, "/")
+		url = "http://" + port + "/"
+		return found && whole
+	})
+	get := func(method, path, bearer string) (int, string) {
+		req, err := http.NewRequestWithContext(t.Context(), method, url+path, strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bearer != "" {
+			req.Header.Set("Authorization", "Bearer "+bearer)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		buf := make([]byte, 64<<10)
+		n, _ := resp.Body.Read(buf)
+		return resp.StatusCode, string(buf[:n])
+	}
+	for path, want := range map[string]string{"": "<canvas", "healthz": "ok", "readyz": "ok", "api/v1/status": `"runId":"paged"`} {
+		testutil.Eventually(t, 20*time.Second, path+" is answered", func() bool { // the job may have been looked at before it ran
+			status, text := get(http.MethodGet, path, "")
+			return status == 200 && strings.Contains(text, want)
+		})
+	}
+	if status, text := get(http.MethodPost, "api/v1/stop", ""); status != 403 {
+		t.Errorf("stopped without a token: %d %s", status, text)
+	}
+	if status, text := get(http.MethodPost, "api/v1/stop", "0123456789abcdef0123"); status != 200 ||
+		!strings.Contains(text, "is being stopped") {
+		t.Errorf("%d %s", status, text)
+	}
+	j.wait().expect(t, 143)
+	text, err := os.ReadFile(events)
+	if err != nil {
+		t.Fatal(err)
+	}
+	types := map[control.EventType]int{}
+	for line := range strings.Lines(string(text)) {
+		var e control.Event
+		if err := json.Unmarshal([]byte(line), &e); err != nil || e.RunID != "paged" {
+			t.Errorf("%v: %s", err, line)
+		}
+		types[e.Type]++
+	}
+	if types[control.WorkerStarted] != 2 || types[control.WorkerExited] != 2 || types[control.StopRequested] != 1 ||
+		types[control.PhaseChanged] < 4 {
+		t.Errorf("%v:\n%s", types, text)
+	}
+	steering(t, j.runtimeDir, "events", "paged").expect(t, 0, "rank 1, process", "on the page, from 127.0.0.1", "exit status 143")
+	steering(t, j.runtimeDir, "events", "-o", "json", "page").expect(t, 0, `"type":"StopRequested"`)
+	steering(t, j.runtimeDir, "status", "paged").expect(t, 0, "job paged (sh): Failed, StopRequested", "it has ended at")
+	steering(t, j.runtimeDir, "ps", "-a").expect(t, 0, "paged", "(status 143, ")
+	steering(t, j.runtimeDir, "ps").expect(t, 0, "no job of yours runs here")
+	steering(t, j.runtimeDir, "events").expect(t, 2, "no job of yours runs here")
+}
+
+// TestKilledJobIsKnown: a muster that was killed leaves what has happened to its job.
+func TestKilledJobIsKnown(t *testing.T) {
+	t.Parallel()
+	j := start(t, nil, "run", "-n", "1", "--run-id", "killed", "--", "sh", "-c", untilStopped)
+	untilRanks(t, j.runtimeDir, 1)
+	testutil.Eventually(t, 20*time.Second, "how it stands is written", func() bool {
+		found, _ := filepath.Glob(filepath.Join(j.runtimeDir, "muster/history/job-killed.*/run.json"))
+		if len(found) != 1 {
+			return false
+		}
+		text, _ := os.ReadFile(found[0])
+		return strings.Contains(string(text), `"phase":"Running"`)
+	})
+	if err := j.Process.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	j.wait()
+	testutil.Eventually(t, 20*time.Second, "the run directory is gone", func() bool {
+		left, _ := filepath.Glob(filepath.Join(j.runtimeDir, "muster", "job-*"))
+		return len(left) == 0
+	})
+	steering(t, j.runtimeDir, "events", "killed").expect(t, 0, "rank 0, process", "its muster died")
+	steering(t, j.runtimeDir, "status", "killed").expect(t, 0, "job killed (sh): Running", "its muster died")
+	steering(t, j.runtimeDir, "ps", "-a").expect(t, 0, "killed", "(died, ")
+}
+
+// TestPageRefused: what cannot be served or appended to is refused before anything starts, whoever starts the job.
+func TestPageRefused(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	taken, dir := l.Addr().String(), t.TempDir()
+	for i, c := range []struct {
+		args []string
+		says string
+	}{
+		{[]string{"run", "--http", taken}, "address already in use"},
+		{[]string{"--http", taken, "torchrun", "--standalone", "--no-python"}, "address already in use"},
+		{[]string{"run", "--hosts", "localhost", "--http", taken}, "address already in use"},
+		{[]string{"run", "--http", "0.0.0.0:0"}, "the job has no token"},
+		{[]string{"run", "--hosts", "localhost", "--http", "0.0.0.0:0"}, "the job has no token"},
+		{[]string{"run", "--http", "here"}, "cannot serve a page at \"here\""},
+		{[]string{"run", "--events", "/nowhere/e.jsonl"}, "cannot append events to \"/nowhere/e.jsonl\""},
+		{[]string{"run", "--hosts", "localhost", "--events", "/nowhere/e.jsonl"}, "cannot append events to"},
+	} {
+		ran := filepath.Join(dir, fmt.Sprint(i))
+		muster(t, nil, append(c.args, "--", "touch", ran)...).expect(t, 2, c.says, "muster: hint: ")
+		if _, err := os.Stat(ran); err == nil {
+			t.Errorf("%v: a worker has run", c.args)
+		}
+	}
+}

@@ -1,0 +1,259 @@
+package history
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"muster/internal/errhint"
+	"muster/internal/testutil"
+	"muster/launch/control"
+	"muster/launch/report"
+)
+
+// kept is a job whose history is kept beside its run directory.
+type kept struct {
+	parent string
+	events control.Events
+	log    bytes.Buffer
+}
+
+// open begins to keep what happens to it.
+func (k *kept) open(t *testing.T, id string, change func(*Config)) *Keeper {
+	t.Helper()
+	dir := filepath.Join(k.parent, "job-"+id)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	c := Config{
+		Muster: control.Muster{Role: control.Agent, PID: os.Getpid(), RunDir: dir}, Keep: time.Hour, Events: &k.events,
+		Status: func() report.Status { return report.Status{RunID: id, Phase: report.PhaseRunning} }, Log: zerolog.New(&k.log),
+	}
+	if change != nil {
+		change(&c)
+	}
+	return Open(c)
+}
+
+// end closes a keeper, and removes the run directory.
+func end(t *testing.T, k *Keeper) {
+	t.Helper()
+	if err := k.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := os.RemoveAll(k.cfg.Muster.RunDir); err != nil {
+		t.Error(err)
+	}
+}
+
+func (k *kept) happens(n int) {
+	for range n {
+		k.events.Add(control.Event{Type: control.PhaseChanged, RunID: "one"})
+	}
+}
+
+// TestKept: what has happened and how the job stood is found after its end, and goes to the file that was asked for.
+func TestKept(t *testing.T) {
+	t.Parallel()
+	k := kept{parent: t.TempDir()}
+	path := filepath.Join(t.TempDir(), "events.jsonl")
+	if err := os.WriteFile(path, []byte("before\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file, err := OpenFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keeper := k.open(t, "one", func(c *Config) { c.File = file })
+	k.happens(700) // more than one answer has
+	testutil.Eventually(t, 20*time.Second, "the directory is there", func() bool {
+		_, err := os.Stat(filepath.Join(k.parent, "job-one", dirName, recordName))
+		return err == nil
+	})
+	if runs := Runs([]string{k.parent}); len(runs) != 0 {
+		t.Errorf("it lives: %+v", runs)
+	}
+	end(t, keeper)
+	runs := Runs([]string{filepath.Join(k.parent, "none"), k.parent})
+	if len(runs) != 1 || runs[0].Died || runs[0].Status.RunID != "one" || runs[0].Muster.PID != os.Getpid() {
+		t.Fatalf("%+v", runs)
+	}
+	events, err := runs[0].Events()
+	if err != nil || len(events) != 700 || events[699].Seq != 700 {
+		t.Errorf("%d events, %v", len(events), err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil || strings.Count(string(text), "\n") != 701 || !strings.HasPrefix(string(text), "before\n{") {
+		t.Errorf("%v: %.200s", err, text)
+	}
+	if k.log.Len() > 0 {
+		t.Errorf("%s", k.log.String())
+	}
+}
+
+// TestDied: a muster that ended without a word has a history all the same.
+func TestDied(t *testing.T) {
+	t.Parallel()
+	k := kept{parent: t.TempDir()}
+	keeper := k.open(t, "one", nil)
+	k.happens(3)
+	end(t, keeper)
+	dir := Runs([]string{k.parent})[0].Dir
+	text, err := os.ReadFile(filepath.Join(dir, recordName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r Record
+	if err := json.Unmarshal(text, &r); err != nil {
+		t.Fatal(err)
+	}
+	r.Ended = nil // as it is while the muster lives, whose lock has gone with it
+	if text, err = json.Marshal(r); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, recordName), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, eventsName), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = f.WriteString(`{"version":1,"se`) // it was writing
+	_ = f.Close()
+	runs := Runs([]string{k.parent})
+	if len(runs) != 1 || !runs[0].Died || time.Since(*runs[0].Ended) > time.Hour {
+		t.Fatalf("%+v", runs)
+	}
+	if events, err := runs[0].Events(); err != nil || len(events) != 3 {
+		t.Errorf("%d events, %v", len(events), err)
+	}
+}
+
+// TestNotKept: with no time to keep it, nothing is left, and what happens is in the run directory while the job runs.
+func TestNotKept(t *testing.T) {
+	t.Parallel()
+	k := kept{parent: t.TempDir()}
+	keeper := k.open(t, "one", func(c *Config) { c.Keep = 0 })
+	k.happens(3)
+	testutil.Eventually(t, 20*time.Second, "the events are written", func() bool {
+		text, _ := os.ReadFile(filepath.Join(k.parent, "job-one", dirName, eventsName))
+		return bytes.Count(text, []byte("\n")) == 3
+	})
+	end(t, keeper)
+	if left, err := os.ReadDir(k.parent); err != nil || len(left) > 0 {
+		t.Errorf("%v, %v", left, err)
+	}
+}
+
+// TestSwept: what is too old or too much is removed by the next job, and nothing of one that lives.
+func TestSwept(t *testing.T) {
+	t.Parallel()
+	k := kept{parent: t.TempDir()}
+	end(t, k.open(t, "old", func(c *Config) { c.Keep = time.Nanosecond }))
+	end(t, k.open(t, "big", nil))
+	big := Runs([]string{k.parent})
+	if len(big) != 1 || big[0].Status.RunID != "big" {
+		t.Fatalf("%+v", big)
+	}
+	if err := os.Truncate(filepath.Join(big[0].Dir, eventsName), mostBytes+1); err != nil {
+		t.Fatal(err)
+	}
+	lives := k.open(t, "lives", nil)
+	testutil.Eventually(t, 20*time.Second, "both are gone", func() bool {
+		names, err := os.ReadDir(filepath.Join(k.parent, dirName))
+		return err == nil && len(names) == 1 && strings.HasPrefix(names[0].Name(), "job-lives.")
+	})
+	end(t, k.open(t, "last", nil))
+	end(t, lives)
+	if runs := Runs([]string{k.parent}); len(runs) != 2 {
+		t.Errorf("%+v", runs)
+	}
+}
+
+// TestBounded: of events without end the newest are kept.
+func TestBounded(t *testing.T) {
+	t.Parallel()
+	k := kept{parent: t.TempDir()}
+	keeper := k.open(t, "one", nil)
+	for range 120 {
+		for range 10 {
+			k.events.Add(control.Event{Type: control.PhaseChanged, RunID: "one", Message: strings.Repeat("x", 10<<10)})
+		}
+		last := k.events.Behind(0)
+		testutil.Eventually(t, 20*time.Second, "they are written", func() bool {
+			text, err := os.ReadDir(filepath.Join(k.parent, "job-one", dirName))
+			return err == nil && len(text) > 0 && len(last) > 0
+		})
+	}
+	end(t, keeper)
+	run := Runs([]string{k.parent})[0]
+	events, err := run.Events()
+	if err != nil || len(events) < 300 || events[len(events)-1].Seq != 1200 || size(run.Dir) > 2*mostEvents+1<<20 {
+		t.Errorf("%d events, %d bytes, %v", len(events), size(run.Dir), err)
+	}
+}
+
+// TestFileRefused: a file that cannot be appended to is refused before anything starts; one that takes no more is told
+// of once.
+func TestFileRefused(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{"/nowhere/events", t.TempDir()} {
+		if f, err := OpenFile(path); err == nil || errhint.CodeOf(err) != errhint.Usage || errhint.Of(err) == "" {
+			t.Errorf("%s: %v, %v", path, f, err)
+		}
+	}
+	full, err := OpenFile("/dev/full")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := kept{parent: t.TempDir()}
+	keeper := k.open(t, "one", func(c *Config) { c.File = full })
+	for range 5 {
+		k.happens(1)
+		time.Sleep(time.Millisecond)
+	}
+	end(t, keeper)
+	if n := strings.Count(k.log.String(), "no more events are appended"); n != 1 {
+		t.Errorf("told %d times:\n%s", n, k.log.String())
+	}
+	if events, err := Runs([]string{k.parent})[0].Events(); err != nil || len(events) != 5 {
+		t.Errorf("%d events, %v", len(events), err)
+	}
+}
+
+// TestPick: a name is a run id or the only beginning of one; the newest counts, with its parts.
+func TestPick(t *testing.T) {
+	t.Parallel()
+	at := time.Now()
+	run := func(id, dir string, began, ended int, part bool) Run {
+		over := at.Add(time.Duration(ended) * time.Minute)
+		return Run{Dir: dir, Record: Record{
+			Muster: control.Muster{Part: part}, Began: at.Add(time.Duration(began) * time.Minute), Ended: &over,
+			Status: report.Status{RunID: id},
+		}}
+	}
+	runs := []Run{
+		run("train-7", "e", 50, 60, false), run("train-7", "d", 51, 59, true), run("other", "c", 0, 40, false),
+		run("train-7", "b", 11, 19, true),
+		run("train-7", "a", 10, 20, false), run("train-77", "z", 1, 2, false),
+	}
+	for name, want := range map[string]string{"train-7": "ed", "o": "c", "train-77": "z", "x": ""} {
+		picked, err := Pick(runs, name)
+		got := ""
+		for _, r := range picked {
+			got += r.Dir
+		}
+		if err != nil || got != want {
+			t.Errorf("%s: %s, %v", name, got, err)
+		}
+	}
+	if _, err := Pick(runs, "train"); errhint.CodeOf(err) != errhint.Usage || !strings.Contains(err.Error(), "train-7, train-77") {
+		t.Errorf("%v", err)
+	}
+}

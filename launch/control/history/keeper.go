@@ -1,0 +1,268 @@
+package history
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+
+	"muster/internal/durable"
+	"muster/internal/errhint"
+	"muster/launch/control"
+	"muster/launch/report"
+)
+
+// dirName is the directory of all histories, beside the run directories; in a run directory it is a link to that of its
+// job, or the directory itself where nothing is to be kept.
+const dirName = "history"
+
+// The files of a history.
+const (
+	eventsName = "events.jsonl"
+	olderName  = "events.older.jsonl" // what was eventsName before it had mostEvents bytes
+	recordName = "run.json"
+)
+
+// mostEvents is how many bytes of events a file has: the newest of two files are kept.
+const mostEvents = 4 << 20
+
+const (
+	closeTime   = 2 * time.Second // for what is left to be written when the job has ended
+	recordEvery = time.Second     // how often it is written how the job stands
+	mostRanks   = 512             // of which that is written while the job runs
+)
+
+// Config is what is kept of a job, and where.
+type Config struct {
+	// Muster is who tells it: it is kept beside its run directory.
+	Muster control.Muster
+	// Keep is for how long after the end; 0: not beyond it.
+	Keep time.Duration
+	// File takes the events, too; nil: none does. The Keeper closes it.
+	File *os.File
+	// Events are what happens, Status how the job stands.
+	Events *control.Events
+	Status func() report.Status
+	Log    zerolog.Logger
+}
+
+// Record is what is kept beside the events.
+type Record struct {
+	Version int            `json:"version"`
+	Muster  control.Muster `json:"muster"`
+	// Began is when the muster began; Ended is nil where it lives, or has died without a word.
+	Began time.Time  `json:"began"`
+	Ended *time.Time `json:"ended"`
+	// KeepSeconds is how long after that this is kept.
+	KeepSeconds float64       `json:"keepSeconds"`
+	Status      report.Status `json:"status"`
+}
+
+// Keeper writes a history.
+type Keeper struct {
+	cfg   Config
+	began time.Time
+	leave context.CancelFunc
+	done  chan struct{}
+
+	// Of the goroutine that writes.
+	root   *os.Root
+	lock   *os.File
+	events *os.File
+	size   int64
+	seq    uint64
+	told   bool // that File takes no more
+}
+
+// OpenFile opens the file of --events. Errors carry status 2.
+func OpenFile(path string) (*os.File, error) {
+	// A FIFO that nobody reads is refused, and a full one does not hold the job.
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NONBLOCK, 0o644)
+	if err != nil {
+		return nil, errhint.With(errhint.Usagef("cannot append events to %q: %w", path, err),
+			"give a file in a directory that exists and is writable")
+	}
+	return f, nil
+}
+
+// Open begins to keep the history of a job.
+func Open(cfg Config) *Keeper {
+	ctx, cancel := context.WithCancel(context.Background())
+	k := &Keeper{cfg: cfg, began: time.Now(), leave: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(k.done)
+		k.run(ctx)
+	}()
+	return k
+}
+
+// Close writes what is left, and how the job has ended. It waits for no disk longer than closeTime.
+func (k *Keeper) Close() error {
+	if k == nil {
+		return nil
+	}
+	k.leave()
+	select {
+	case <-k.done:
+		return nil
+	case <-time.After(closeTime):
+		return fmt.Errorf("the events of the job could not be written within %v", closeTime)
+	}
+}
+
+func (k *Keeper) run(ctx context.Context) {
+	if err := k.open(); err != nil {
+		k.cfg.Log.Debug().Err(err).Msg("what happens to the job is not kept")
+	}
+	defer k.closeFiles()
+	recorded, due := time.Now(), false
+	for ctx.Err() == nil {
+		wait, cancel := ctx, context.CancelFunc(func() {})
+		if due {
+			wait, cancel = context.WithDeadline(ctx, recorded.Add(recordEvery))
+		}
+		found := k.cfg.Events.After(wait, k.seq)
+		cancel()
+		k.write(found)
+		if due = due || len(found) > 0; due && time.Since(recorded) >= recordEvery {
+			k.record(false)
+			recorded, due = time.Now(), false
+		}
+	}
+	for found := k.cfg.Events.Behind(k.seq); len(found) > 0; found = k.cfg.Events.Behind(k.seq) {
+		k.write(found)
+	}
+	k.record(true)
+}
+
+// open makes the directory, after a look at those of others.
+func (k *Keeper) open() error {
+	if k.cfg.Muster.RunDir == "" {
+		return errors.New("there is no run directory")
+	}
+	path := filepath.Join(k.cfg.Muster.RunDir, dirName)
+	if k.cfg.Keep > 0 {
+		all := filepath.Join(filepath.Dir(k.cfg.Muster.RunDir), dirName)
+		if err := os.Mkdir(all, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		sweep(all)
+		link := path
+		path = filepath.Join(all, filepath.Base(k.cfg.Muster.RunDir)+"."+strings.ToLower(rand.Text()[:8]))
+		if err := os.Mkdir(path, 0o700); err != nil {
+			return err
+		}
+		if err := os.Symlink(path, link); err != nil {
+			return err
+		}
+	} else if err := os.Mkdir(path, 0o700); err != nil {
+		return err
+	}
+	k.lock = locked(path)
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return err
+	}
+	k.root = root
+	k.record(false)
+	k.events, err = root.OpenFile(eventsName, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	return err
+}
+
+// locked locks a directory for as long as the returned file is open; nil where it cannot be.
+func locked(path string) *os.File {
+	f, err := durable.OpenOwn(path)
+	if err != nil {
+		return nil
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = f.Close()
+		return nil
+	}
+	return f
+}
+
+// write appends events to both files.
+func (k *Keeper) write(found []control.Event) {
+	if len(found) == 0 {
+		return
+	}
+	var text []byte
+	for i := range found {
+		line, err := json.Marshal(&found[i])
+		if err != nil { // texts and numbers
+			continue
+		}
+		text = append(append(text, line...), '\n')
+		k.seq = found[i].Seq
+	}
+	if k.cfg.File != nil && !k.told {
+		if _, err := k.cfg.File.Write(text); err != nil {
+			k.told = true
+			k.cfg.Log.Warn().Err(err).Str("path", k.cfg.File.Name()).Msg("no more events are appended to the file")
+		}
+	}
+	if k.events == nil {
+		return
+	}
+	if k.size+int64(len(text)) > mostEvents && k.size > 0 {
+		_ = k.events.Close()
+		k.size = 0
+		err := k.root.Rename(eventsName, olderName)
+		if err == nil {
+			k.events, err = k.root.OpenFile(eventsName, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+		}
+		if err != nil {
+			k.events = nil
+			k.cfg.Log.Debug().Err(err).Msg("what happens to the job is not kept any more")
+			return
+		}
+	}
+	n, err := k.events.Write(text)
+	if k.size += int64(n); err != nil {
+		_ = k.events.Close()
+		k.events = nil
+		k.cfg.Log.Debug().Err(err).Msg("what happens to the job is not kept any more")
+	}
+}
+
+// record writes how the job stands.
+func (k *Keeper) record(ended bool) {
+	if k.root == nil {
+		return
+	}
+	r := Record{Version: 1, Muster: k.cfg.Muster, Began: k.began.UTC(), KeepSeconds: k.cfg.Keep.Seconds(), Status: k.cfg.Status()}
+	if ended {
+		now := time.Now().UTC()
+		r.Ended = &now
+	} else if len(r.Status.Ranks) > mostRanks {
+		r.Status.Ranks = r.Status.Ranks[:mostRanks]
+	}
+	text, err := json.Marshal(&r)
+	if err == nil {
+		err = durable.ReplaceIn(k.root, recordName, text, 0o600)
+	}
+	if err != nil {
+		k.cfg.Log.Debug().Err(err).Msg("how the job stands is not kept")
+	}
+}
+
+func (k *Keeper) closeFiles() {
+	for _, f := range []*os.File{k.events, k.cfg.File, k.lock} {
+		if f != nil {
+			_ = f.Close() // what was written is what counts
+		}
+	}
+	if k.root != nil {
+		_ = k.root.Close()
+	}
+}

@@ -1,0 +1,239 @@
+package history
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"muster/internal/durable"
+	"muster/internal/errhint"
+	"muster/launch/control"
+)
+
+// What all histories together may take.
+const (
+	mostRuns  = 256
+	mostBytes = 64 << 20
+)
+
+// mostRecord and mostLine bound what is read, in bytes.
+const (
+	mostRecord = 16 << 20
+	mostLine   = 1 << 20
+)
+
+// youngFor is how long a history without a record, or without a lock, may be that of a muster that has just begun.
+const youngFor = time.Minute
+
+// Run is a muster's part of a job that has ended.
+type Run struct {
+	Dir string
+	Record
+	// Died says that it has ended without a word: Ended is when it was last heard of.
+	Died bool
+}
+
+// look reads the history in a directory; false where its muster lives, or nothing can be read.
+func look(dir string) (r Run, over bool) {
+	d, err := durable.OpenOwn(dir)
+	if err != nil {
+		return r, false
+	}
+	defer func() { _ = d.Close() }()
+	lives := unix.Flock(int(d.Fd()), unix.LOCK_SH|unix.LOCK_NB) != nil
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return r, false
+	}
+	defer func() { _ = root.Close() }()
+	info, err := d.Stat()
+	if err != nil {
+		return r, false
+	}
+	r.Dir = dir
+	f, err := root.Open(recordName)
+	if err == nil {
+		defer func() { _ = f.Close() }()
+		var written fs.FileInfo
+		if written, err = f.Stat(); err == nil {
+			info = written
+			err = json.NewDecoder(io.LimitReader(f, mostRecord)).Decode(&r.Record)
+		}
+	}
+	if err != nil {
+		return r, !lives && time.Since(info.ModTime()) > youngFor
+	}
+	if r.Ended == nil {
+		at := info.ModTime().UTC()
+		r.Died, r.Ended = true, &at
+	}
+	return r, !lives
+}
+
+// expired reports whether a history need not be kept any more.
+func (r *Run) expired() bool {
+	return r.Ended == nil || time.Since(*r.Ended) > time.Duration(r.KeepSeconds*float64(time.Second))
+}
+
+// all are the histories below a directory whose musters have ended, the newest first.
+func all(dir string) (runs []Run) {
+	d, err := durable.OpenOwn(dir)
+	if err != nil {
+		return nil
+	}
+	names, err := d.Readdirnames(-1)
+	_ = d.Close()
+	if err != nil {
+		return nil
+	}
+	for _, name := range names {
+		if r, over := look(filepath.Join(dir, name)); over {
+			runs = append(runs, r)
+		}
+	}
+	slices.SortStableFunc(runs, func(x, y Run) int {
+		if x.Ended == nil || y.Ended == nil {
+			return cmp.Compare(bound(x.Ended == nil), bound(y.Ended == nil))
+		}
+		return y.Ended.Compare(*x.Ended)
+	})
+	return runs
+}
+
+func bound(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// sweep removes what is too old, or too much.
+func sweep(dir string) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return
+	}
+	defer func() { _ = root.Close() }()
+	var bytes int64
+	for i, r := range all(dir) {
+		bytes += size(r.Dir)
+		if r.expired() || i >= mostRuns || bytes > mostBytes {
+			_ = root.RemoveAll(filepath.Base(r.Dir)) // what cannot be removed now stays for the next time
+		}
+	}
+}
+
+func size(dir string) (sum int64) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return 0
+	}
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil {
+			sum += info.Size()
+		}
+	}
+	return sum
+}
+
+// Runs are those of this user that have ended and are kept, the newest first. parents are the directories of run
+// directories.
+func Runs(parents []string) (runs []Run) {
+	for _, parent := range parents {
+		runs = append(runs, all(filepath.Join(parent, dirName))...)
+	}
+	runs = slices.DeleteFunc(runs, func(r Run) bool { return r.expired() })
+	slices.SortStableFunc(runs, func(x, y Run) int { return y.Ended.Compare(*x.Ended) })
+	return runs
+}
+
+// Events are what has happened to the run, the oldest first. A line that was cut is passed over.
+func (r *Run) Events() ([]control.Event, error) {
+	root, err := os.OpenRoot(r.Dir)
+	if err != nil {
+		return nil, gone(err)
+	}
+	defer func() { _ = root.Close() }()
+	var events []control.Event
+	for _, name := range []string{olderName, eventsName} {
+		f, err := root.Open(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, gone(err)
+		}
+		lines := bufio.NewScanner(f)
+		lines.Buffer(nil, mostLine)
+		for lines.Scan() {
+			var e control.Event
+			if json.Unmarshal(lines.Bytes(), &e) == nil {
+				events = append(events, e)
+			}
+		}
+		_ = f.Close()
+	}
+	return events, nil
+}
+
+func gone(err error) error {
+	return errhint.Code(errhint.With(errhint.Usagef("cannot read the events of a job that has ended: %w", err),
+		"a later job may have removed them"),
+		errhint.Usage)
+}
+
+// part reports whether a launcher had started the muster.
+func (r *Run) part() bool { return r.Muster.Part }
+
+// Jobs are those of the runs, which are sorted as Runs does, that are not a part of another.
+func Jobs(runs []Run) []Run {
+	launched := map[string]bool{}
+	for i := range runs {
+		if !runs[i].part() {
+			launched[runs[i].Status.RunID] = true
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(runs), func(r Run) bool { return r.part() && launched[r.Status.RunID] })
+}
+
+// Pick returns the newest of the runs, sorted as Runs does, whose job has a run id or the only one that begins so, and
+// behind it the parts of that job: none where there is no such job. Its error has status 2 where more than one is meant.
+func Pick(runs []Run, name string) ([]Run, error) {
+	jobs := Jobs(runs)
+	ids := map[string]bool{}
+	for i := range jobs {
+		if id := jobs[i].Status.RunID; id == name {
+			ids = map[string]bool{id: true}
+			break
+		} else if strings.HasPrefix(id, name) {
+			ids[id] = true
+		}
+	}
+	if len(ids) > 1 {
+		return nil, errhint.With(errhint.Usagef("%d jobs that have ended match %q: %s", len(ids), name,
+			strings.Join(slices.Sorted(maps.Keys(ids)), ", ")), "name one by its run id")
+	}
+	at := slices.IndexFunc(jobs, func(r Run) bool { return ids[r.Status.RunID] })
+	if at < 0 {
+		return nil, nil
+	}
+	picked := jobs[at : at+1 : at+1]
+	for _, r := range runs { // others with this id may be of an earlier job
+		if r.part() && r.Dir != picked[0].Dir && r.Status.RunID == picked[0].Status.RunID &&
+			!r.Began.Before(picked[0].Began) && !r.Began.After(*picked[0].Ended) {
+			picked = append(picked, r)
+		}
+	}
+	return picked, nil
+}

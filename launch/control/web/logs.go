@@ -1,0 +1,83 @@
+package web
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"time"
+
+	"muster/internal/errhint"
+	"muster/internal/printable"
+	"muster/launch/control"
+)
+
+// Of a rank's output a page is shown the last lines of each file first.
+const (
+	logTail     = 200
+	mostLogTail = 10000
+	mostLine    = 8 << 10
+)
+
+// logs shows what a rank has written, and with follow (as a stream does) what it writes, as Server-Sent Events: "line"
+// with stream and text; "end" with the reason where there is no more.
+func (s *Server) logs(w http.ResponseWriter, r *http.Request, number string) {
+	rank, err := strconv.ParseUint(number, 10, 31)
+	if err != nil {
+		fail(w, http.StatusBadRequest, strconv.Quote(number)+" is no rank", "")
+		return
+	}
+	query := r.URL.Query()
+	previous, tail := query.Get("previous") == "1", logTail
+	if n, err := strconv.Atoi(query.Get("tail")); err == nil && n >= 0 {
+		tail = min(n, mostLogTail)
+	}
+	out := newSSE(w)
+	l := &control.RankLogs{
+		Ask: s.cfg.Served.Rank, RunID: s.picture.runID(), Rank: int(rank), Tail: tail, Prefix: []byte{},
+		Stdout: &logLines{out: out, name: "stdout"},
+		Stderr: &logLines{out: out, name: "stderr"},
+	}
+	logs := control.Logs{l}
+	defer logs.Close()
+	err = l.Open(r.Context(), previous)
+	if err == nil {
+		err = logs.Each(r.Context(), !previous, func() bool {
+			out.flush()
+			return !out.gone
+		})
+	}
+	end := problem{Error: "that is all"}
+	if err != nil {
+		end = problem{Error: err.Error(), Hint: errhint.Of(err)}
+	}
+	if r.Context().Err() == nil {
+		out.put("end", "", encoded(end))
+		out.flush()
+	}
+}
+
+// logLines makes an event of each line.
+type logLines struct {
+	out  *sse
+	name string
+}
+
+// logLine is one of them.
+type logLine struct {
+	Stream string `json:"stream"`
+	Text   string `json:"text"`
+	Time   int64  `json:"time"` // when it was read, in milliseconds
+}
+
+// Write takes one line.
+func (l *logLines) Write(line []byte) (int, error) {
+	n := len(line)
+	line = bytes.TrimRight(line, "\r\n")
+	shown := line[bytes.LastIndexByte(line, '\r')+1:] // a progress bar writes over itself
+	text := printable.Output(string(shown[:min(len(shown), mostLine)]))
+	if data, err := json.Marshal(logLine{l.name, text, time.Now().UnixMilli()}); err == nil {
+		l.out.put("line", "", data)
+	}
+	return n, nil
+}

@@ -1,0 +1,235 @@
+package launch
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+
+	"al.essio.dev/pkg/shellescape"
+	"golang.org/x/sys/unix"
+
+	"muster/internal/errhint"
+	"muster/internal/printable"
+	"muster/internal/wording"
+	"muster/launch/job"
+	"muster/launch/policy"
+)
+
+// scaling asks for another limit of the nodes of a round.
+type scaling struct {
+	nodes  int // 0: as many as the job allows
+	text   string
+	answer chan<- error
+}
+
+// answerScale decides about a request for another number of nodes: all meet again, and those that are too many leave.
+func (a *Agent) answerScale(r scaling, lingers bool) policy.Decision {
+	if lingers || a.meeting.decided() {
+		r.answer <- errhint.Code(errors.New("cannot scale the job: it is decided, and about to end"), errhint.TryAgain)
+		return policy.Decision{Rank: -1}
+	}
+	if need := len(serving(a.meeting.HostRank, a.meeting.LeadRank)); r.nodes > 0 && r.nodes < need {
+		r.answer <- errhint.Code(errhint.With(errors.New("cannot scale the job to 1 node now: one node serves its store, and another one coordinates"),
+			"scale it to 2 nodes"), errhint.TryAgain)
+		return policy.Decision{Rank: -1}
+	}
+	next := a.meeting.Orders
+	next.Version++
+	next.Nodes = r.nodes
+	r.answer <- nil
+	return policy.Decision{Verdict: policy.Reassemble, Reason: job.ReasonScaled, Rank: -1, Text: r.text, Orders: next}
+}
+
+// surplus is the decision of a node that is one too many by what was decided on the round, else d.
+func (a *Agent) surplus(d policy.Decision) policy.Decision {
+	most := d.Orders.Nodes
+	if d.Verdict != policy.Reassemble || d.Reason != job.ReasonScaled || most == 0 || stays(a.meeting.GroupRank, a.meeting.HostRank, a.meeting.LeadRank, most) {
+		return d
+	}
+	return policy.Decision{
+		Verdict: policy.Leave, Reason: job.ReasonSurplus, Rank: -1,
+		Text: fmt.Sprintf("node %s (group rank %d) leaves the job, which goes on with %s: %s", a.Plan.Hostname, a.meeting.GroupRank,
+			wording.Plural(most, "node"), d.Message()),
+	}
+}
+
+// stays reports whether the node with a group rank is one of most that stay in the job: those with the lowest, but the
+// ones that serve the store and coordinate in any case. There is room for these.
+func stays(rank, host, lead, most int) bool {
+	keep := serving(host, lead)
+	if slices.Contains(keep, rank) {
+		return true
+	}
+	before := 0 // of the others, those with a lower rank
+	for r := range rank {
+		if !slices.Contains(keep, r) {
+			before++
+		}
+	}
+	return before < most-len(keep)
+}
+
+// serving are the group ranks of the nodes that serve the store and coordinate.
+func serving(host, lead int) (ranks []int) {
+	for _, r := range []int{host, lead} {
+		if r >= 0 && !slices.Contains(ranks, r) {
+			ranks = append(ranks, r)
+		}
+	}
+	return ranks
+}
+
+// fixedError is why a job of a fixed size is not scaled.
+func fixedError(nodes job.Range) error {
+	return errhint.With(errhint.Usagef("cannot scale the job: it has a fixed number of nodes, %d", nodes.Min), "--nnodes MIN:MAX makes a job elastic")
+}
+
+// Scale has the job go on with so many nodes, and says what follows.
+func (s *Steering) Scale(ctx context.Context, uid, n int) (string, error) {
+	bounds := s.plan.Job.Nodes
+	s.mu.Lock()
+	phase, nodes, limit, strangers := s.status.Phase, s.status.Nodes, s.orders.Nodes, s.strangers
+	s.mu.Unlock()
+	switch {
+	case bounds.Min == bounds.Max:
+		return "", fixedError(bounds)
+	case n < bounds.Min || n > bounds.Max:
+		return "", errhint.Usagef("cannot scale the job to %s: --nnodes allows %d to %d", wording.Plural(n, "node"), bounds.Min, bounds.Max)
+	case strangers:
+		return "", errhint.Usagef("cannot scale the job: agents of torchrun take part, which know of no such thing")
+	case slices.Contains(endPhases, phase):
+		return "", errhint.Code(fmt.Errorf("cannot scale the job: it is decided, and about to end (%s)", phase), errhint.TryAgain)
+	}
+	if n < nodes || limit > 0 && n != limit {
+		r := scaling{nodes: n, text: fmt.Sprintf("user %d has scaled the job to %s", uid, wording.Plural(n, "node"))}
+		if n == bounds.Max {
+			r.nodes = 0
+		}
+		if err := s.sendScale(ctx, r); err != nil {
+			return "", err
+		}
+	}
+	switch {
+	case n < nodes:
+		return fmt.Sprintf("the job goes on with %s: of the others (%d, by the highest group ranks) each leaves with exit status 0",
+			wording.Plural(n, "node"), nodes-n), nil
+	case n == nodes:
+		return "the job has " + wording.Plural(n, "node"), nil
+	case s.part:
+		return "the job takes up to " + wording.Plural(n, "node"), nil
+	}
+	return fmt.Sprintf("the job has %s and takes up to %d: nobody here can start one; on a new machine call %s", wording.Plural(nodes, "node"), n,
+		shellescape.QuoteCommand(job.ShownArgs(os.Args))), nil
+}
+
+// sendScale hands a request to the loop that waits in a round.
+func (s *Steering) sendScale(ctx context.Context, r scaling) error {
+	answer := make(chan error, 1)
+	r.answer = answer
+	late := time.NewTimer(restartTime)
+	defer late.Stop()
+	select {
+	case s.scales <- r:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-late.C:
+		s.mu.Lock()
+		phase := s.status.Phase
+		s.mu.Unlock()
+		return errhint.Code(errhint.With(fmt.Errorf("cannot scale the job now: it neither runs nor is paused (%s)", phase),
+			"muster status shows when it does"), errhint.TryAgain)
+	}
+	return <-answer // the loop has taken it, and answers at once
+}
+
+// killKey is where the node with a group rank is told that it is to be lost.
+func killKey(groupRank int) string { return "control/kill/" + strconv.Itoa(groupRank) }
+
+// killPause is how long a node goes on that was told to be lost: who has asked is to have an answer.
+const killPause = 200 * time.Millisecond
+
+// listenKill waits for word of another node that this one is to be lost.
+func (s *Steering) listenKill(ctx context.Context, b roundBoard) {
+	for {
+		text, err := b.Get(ctx, killKey(b.groupRank))
+		if err == nil {
+			s.die(printable.Output(string(text)))
+			return
+		}
+		select { // the store may be out of reach for a moment
+		case <-ctx.Done():
+			return
+		case <-time.After(publishEvery):
+		}
+	}
+}
+
+// die ends this process as the kernel ends one: nothing is said to other nodes, and the guardian ends the workers.
+func (s *Steering) die(text string) {
+	s.log.Error().Str("reason", cmp.Or(text, "another node was asked to")).Msg("this node is lost on purpose: muster kills itself")
+	time.AfterFunc(killPause, func() { _ = unix.Kill(os.Getpid(), unix.SIGKILL) })
+}
+
+// KillNode has a node of the round be lost, named by its group rank or its name, and says what follows.
+func (s *Steering) KillNode(ctx context.Context, uid int, name string) (string, error) {
+	own := s.Status()
+	s.mu.Lock()
+	b := s.board
+	s.mu.Unlock()
+	if own.Nodes <= 1 && s.plan.Job.Alone() {
+		return "", errhint.With(errhint.Usagef("cannot rehearse the loss of a node: the job has one node, and would end"), "muster stop ends a job")
+	}
+	if b.Board == nil || len(own.Tasks) == 0 {
+		return "", errhint.Code(fmt.Errorf("cannot reach the nodes now: they have no round together (%s)", own.Phase), errhint.TryAgain)
+	}
+	names := make([]string, own.Nodes)
+	for i, t := range s.world(ctx, own).Tasks {
+		if i < len(names) {
+			names[i] = t.Node
+		}
+	}
+	rank, err := whichNode(name, names)
+	if err != nil {
+		return "", err
+	}
+	text := fmt.Sprintf("user %d has asked for the loss of node %s (group rank %d)", uid, names[rank], rank)
+	s.log.Warn().Msg(text)
+	if rank == own.GroupRank {
+		s.die(text)
+	} else {
+		ctx, cancel := context.WithTimeout(ctx, tellTime)
+		defer cancel()
+		if err := note(ctx, b.Board, killKey(rank), []byte(text)); err != nil {
+			return "", errhint.Code(fmt.Errorf("cannot tell node %s: %w", names[rank], err), errhint.TryAgain)
+		}
+	}
+	return fmt.Sprintf("node %s (group rank %d) kills itself, as if its machine were lost; the others go on by their rules", names[rank], rank), nil
+}
+
+// whichNode finds the group rank of a node by that, or by its name.
+func whichNode(name string, names []string) (int, error) {
+	var found []string
+	at := -1
+	for i, n := range names {
+		if n == name {
+			at = i
+			found = append(found, strconv.Itoa(i))
+		}
+	}
+	if len(found) > 1 {
+		return 0, errhint.Usagef("%d nodes are called %s: name one of them by its group rank, %v", len(found), name, found)
+	}
+	if at >= 0 {
+		return at, nil
+	}
+	if n, err := strconv.Atoi(name); err == nil && n >= 0 && n < len(names) {
+		return n, nil
+	}
+	return 0, errhint.With(errhint.Usagef("the job has no node %q: its nodes have the group ranks 0 to %d", name, len(names)-1),
+		"muster status shows their names")
+}

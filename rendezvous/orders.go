@@ -1,0 +1,25 @@
+package rendezvous
+
+// Orders are what people want of a job that runs. They are a part of each round and of the verdicts that change them,
+// the same on every node, and whoever has seen the larger Version knows better. The zero value wants nothing.
+type Orders struct {
+	// Version counts the changes.
+	Version int `json:"version,omitempty"`
+	// Paused says that the nodes of a round keep together, and start no workers.
+	Paused bool `json:"paused,omitempty"`
+	// Command is what takes the place of the program and its arguments, as a JSON array of words; empty: the workers
+	// run what the job was started with.
+	Command string `json:"command,omitempty"`
+	// Nodes is how many nodes a round has at most, where that is less than the job allows; 0: as many as it allows.
+	Nodes int `json:"nodes,omitempty"`
+}
+
+// Learn takes what another one says where that is newer.
+func (o *Orders) Learn(said Orders) {
+	if said.Version > o.Version {
+		*o = said
+	}
+}
+
+// MaxCommand bounds Orders.Command, in bytes: it goes to each node of each round.
+const MaxCommand = 32 << 10
