@@ -106,8 +106,8 @@ func (s *Steering) lookAt(ctx context.Context, workers []*worker, last func(i in
 	return gather.Look(ctx, s.plan.Hostname, list)
 }
 
-// watchLife looks for signs of life of a group until the returned function is called, and tells of each hang once.
-func (a *Agent) watchLife(ctx context.Context, g *WorkerGroup) (hangs <-chan hang, stop func()) {
+// watchLife looks for signs of life of the workers until the returned function is called, and tells of each hang once.
+func (a *Agent) watchLife(ctx context.Context) (hangs <-chan hang, stop func()) {
 	timeout := a.Plan.Job.Hang.Timeout
 	if timeout <= 0 {
 		return nil, func() {}

@@ -312,7 +312,7 @@ func (a *Agent) watch(ctx context.Context, g *WorkerGroup) (policy.Decision, err
 	deadline, stopDeadline := deadlineTimer(a.begun, a.Plan.Job.Restart.Deadline)
 	defer stopDeadline()
 	defer g.cancelAgain()
-	hangs, unwatch := a.watchLife(ctx, g)
+	hangs, unwatch := a.watchLife(ctx)
 	defer unwatch()
 	var linger, word <-chan time.Time // word: that of the other nodes is not waited for any longer
 	var lingering policy.Decision

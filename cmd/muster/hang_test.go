@@ -64,7 +64,11 @@ func TestDiagnose(t *testing.T) {
 	} {
 		t.Run(c.way, func(t *testing.T) {
 			t.Parallel()
-			j, _ := hanging(t, c.way, 3, "--stacks", "on")
+			flags := []string{"--stacks", "on"}
+			if c.way == "sleep" { // workers that are forked answer, too
+				flags = append(flags, "--warm", "torch")
+			}
+			j, _ := hanging(t, c.way, 3, flags...)
 			v := judged(t, j, c.kind)
 			culprits, victims := []int{1}, []int{0, 2}
 			if c.way == "file-lock" {
@@ -79,7 +83,11 @@ func TestDiagnose(t *testing.T) {
 				}
 			}
 			steering(t, j.runtimeDir, "stop", "--now").expect(t, 0)
-			j.wait().expect(t, 143)
+			got := j.wait()
+			got.expect(t, 143)
+			if strings.Contains(got.stderr, "no warm start") {
+				t.Errorf("%s", got.stderr)
+			}
 		})
 	}
 }

@@ -69,8 +69,10 @@ func in(call evidence.Frame) change { return at("futex", user, call) }
 // Each kind of hang has its sentence, its culprits and its victims.
 func TestVerdict(t *testing.T) {
 	loader := func(changes ...func(*evidence.Process)) change {
-		p := evidence.Process{PID: 900, Name: "pt_data_worker", State: "S", Steady: true,
-			Threads: []evidence.Thread{{TID: 900, State: "S"}}}
+		p := evidence.Process{
+			PID: 900, Name: "pt_data_worker", State: "S", Steady: true,
+			Threads: []evidence.Thread{{TID: 900, State: "S"}},
+		}
 		for _, c := range changes {
 			c(&p)
 		}
@@ -83,23 +85,36 @@ func TestVerdict(t *testing.T) {
 		says              []string
 	}{
 		"stopped": {
-			[]evidence.Rank{rank(0, in(reduce)), rank(1, state("T")), rank(2, in(reduce))}, Stopped, []int{1}, []int{0, 2},
-			[]string{"rank 1 has not come to all_reduce", "is stopped by a signal (process 101, state T)",
-				"ranks 0/2 wait for it in all_reduce at train.py:7"},
+			[]evidence.Rank{rank(0, in(reduce)), rank(1, state("T")), rank(2, in(reduce))},
+			Stopped,
+			[]int{1},
+			[]int{0, 2},
+			[]string{
+				"rank 1 has not come to all_reduce", "is stopped by a signal (process 101, state T)",
+				"ranks 0/2 wait for it in all_reduce at train.py:7",
+			},
 		},
 		"blocked": {
-			[]evidence.Rank{rank(0, in(reduce)), rank(1, state("D"))}, Blocked, []int{1}, []int{0},
+			[]evidence.Rank{rank(0, in(reduce)), rank(1, state("D"))},
+			Blocked,
+			[]int{1},
+			[]int{0},
 			[]string{"no signal reaches it", "state D"},
 		},
 		"a moment in the kernel": {
 			[]evidence.Rank{rank(0, in(reduce)), rank(1, state("D"), uses(0.9), at("", elsew), func(r *evidence.Rank) {
 				r.Processes[0].Steady = false
 			})},
-			Runs, []int{1}, []int{0}, []string{"computes at train.py:31 in save", "cannot be told from an endless loop"},
+			Runs,
+			[]int{1},
+			[]int{0},
+			[]string{"computes at train.py:31 in save", "cannot be told from an endless loop"},
 		},
 		"sleeps": {
-			[]evidence.Rank{rank(0, in(reduce)), rank(1, at("clock_nanosleep", elsew)), rank(2, at("clock_nanosleep", elsew))}, Sleeps,
-			[]int{1, 2}, []int{0},
+			[]evidence.Rank{rank(0, in(reduce)), rank(1, at("clock_nanosleep", elsew)), rank(2, at("clock_nanosleep", elsew))},
+			Sleeps,
+			[]int{1, 2},
+			[]int{0},
 			[]string{"ranks 1-2 have not come to all_reduce: each sleeps at train.py:31 in save; rank 0 waits for them in all_reduce"},
 		},
 		"ended": {
@@ -108,51 +123,80 @@ func TestVerdict(t *testing.T) {
 		"native code with the lock": {
 			[]evidence.Rank{rank(0, in(reduce)), rank(1, uses(0.97), at("", elsew), at("", user),
 				with(evidence.Process{}, evidence.Thread{TID: 7, Syscall: "futex", Waits: 198}))},
-			Interpreter, []int{1}, []int{0}, []string{"does not give up Python's lock"},
+			Interpreter,
+			[]int{1},
+			[]int{0},
+			[]string{"does not give up Python's lock"},
 		},
 		"a loop beside a thread that polls": {
 			[]evidence.Rank{rank(0, in(reduce)), rank(1, uses(0.97), at("", elsew), at("", user),
 				with(evidence.Process{}, evidence.Thread{TID: 7, Syscall: "poll", Waits: 100}))},
-			Runs, []int{1}, []int{0}, []string{"computes"},
+			Runs,
+			[]int{1},
+			[]int{0},
+			[]string{"computes"},
 		},
 		"deadlock": {
 			[]evidence.Rank{rank(0, in(reduce)), rank(1, at("futex", elsew), at("futex", user),
 				with(evidence.Process{}, evidence.Thread{TID: 7, Syscall: "futex"}))},
-			Deadlock, []int{1}, []int{0}, []string{"another thread of it waits for one, too at train.py:7"},
+			Deadlock,
+			[]int{1},
+			[]int{0},
+			[]string{"another thread of it waits for one, too at train.py:7"},
 		},
 		"a lock": {
-			[]evidence.Rank{rank(0, in(reduce)), rank(1, at("futex", elsew))}, Lock, []int{1}, []int{0},
+			[]evidence.Rank{rank(0, in(reduce)), rank(1, at("futex", elsew))},
+			Lock,
+			[]int{1},
+			[]int{0},
 			[]string{"who has the lock cannot be seen"},
 		},
 		"a lock that a waiting rank has": {
-			[]evidence.Rank{rank(0, in(reduce)), rank(1, at("flock", elsew), waitsForLock("/f", 100))}, Deadlock, []int{1, 0}, []int{0},
+			[]evidence.Rank{rank(0, in(reduce)), rank(1, at("flock", elsew), waitsForLock("/f", 100))},
+			Deadlock,
+			[]int{1, 0},
+			[]int{0},
 			[]string{"rank 1 waits for a lock on the file /f at train.py:31 in save, which rank 0 has, and that one waits for the others in all_reduce"},
 		},
 		"a lock that a sleeping rank has": {
-			[]evidence.Rank{rank(0, at("clock_nanosleep", user)), rank(1, at("flock", elsew), waitsForLock("/f", 100))}, FileLock,
-			[]int{0}, []int{1},
+			[]evidence.Rank{rank(0, at("clock_nanosleep", user)), rank(1, at("flock", elsew), waitsForLock("/f", 100))},
+			FileLock,
+			[]int{0},
+			[]int{1},
 			[]string{"which rank 0 has: that one sleeps"},
 		},
 		"loader stopped": {
 			[]evidence.Rank{rank(0, in(reduce)), rank(1, at("poll", user, fetch), loader(func(p *evidence.Process) { p.State = "T" }))},
 			Loader,
-			[]int{1}, []int{0}, []string{"it waits for its data loader, whose worker process 900 is stopped by a signal"},
+			[]int{1},
+			[]int{0},
+			[]string{"it waits for its data loader, whose worker process 900 is stopped by a signal"},
 		},
 		"loader dead": {
 			[]evidence.Rank{rank(0, in(reduce)), rank(1, at("poll", user, fetch), loader(func(p *evidence.Process) { p.State = "Z" }))},
 			Loader,
-			[]int{1}, []int{0}, []string{"whose worker process 900 has died"},
+			[]int{1},
+			[]int{0},
+			[]string{"whose worker process 900 has died"},
 		},
 		"loader gone": {
-			[]evidence.Rank{rank(0, in(reduce)), rank(1, at("poll", user, fetch))}, Loader, []int{1}, []int{0},
+			[]evidence.Rank{rank(0, in(reduce)), rank(1, at("poll", user, fetch))},
+			Loader,
+			[]int{1},
+			[]int{0},
 			[]string{"none of whose workers is at work"},
 		},
 		"other collective": {
-			[]evidence.Rank{rank(0, in(reduce)), rank(1, in(gather)), rank(2, in(reduce))}, Mismatch, []int{1}, []int{0, 2},
+			[]evidence.Rank{rank(0, in(reduce)), rank(1, in(gather)), rank(2, in(reduce))},
+			Mismatch,
+			[]int{1},
+			[]int{0, 2},
 			[]string{"different collectives: rank 1 in all_gather", "ranks 0/2 in all_reduce"},
 		},
 		"two collectives": {
-			[]evidence.Rank{rank(0, in(reduce)), rank(1, in(gather))}, Mismatch, nil, []int{0, 1},
+			[]evidence.Rank{rank(0, in(reduce)), rank(1, in(gather))},
+			Mismatch, nil,
+			[]int{0, 1},
 			[]string{"which of them is the wrong one cannot be told"},
 		},
 		"link": {
@@ -161,24 +205,34 @@ func TestVerdict(t *testing.T) {
 					connected(evidence.Socket{Local: "10.0.0.1:5", Peer: "10.0.0.2:6", State: "established", Send: 640, Retransmits: 4})),
 				rank(1, in(reduce), connected(evidence.Socket{Local: "10.0.0.2:6", Peer: "10.0.0.1:5", State: "established"})),
 			},
-			Link, []int{0, 1}, []int{0, 1},
+			Link,
+			[]int{0, 1},
+			[]int{0, 1},
 			[]string{"the connection between rank 0 and rank 1 does not get through (640 bytes from rank 0 were sent again 4 times)"},
 		},
 		"all in one collective": {
-			[]evidence.Rank{rank(0, in(reduce)), rank(1, in(reduce))}, Unknown, nil, []int{0, 1},
+			[]evidence.Rank{rank(0, in(reduce)), rank(1, in(reduce))},
+			Unknown, nil,
+			[]int{0, 1},
 			[]string{"all ranks seen (0-1)", "cannot be told by one look"},
 		},
 		"gradients": {
-			[]evidence.Rank{rank(0, at("futex", user, back)), rank(1, at("read", elsew))}, Input, []int{1}, []int{0},
+			[]evidence.Rank{rank(0, at("futex", user, back)), rank(1, at("read", elsew))},
+			Input,
+			[]int{1},
+			[]int{0},
 			[]string{"waits for input at train.py:31 in save, in read", "the exchange of gradients in backward()"},
 		},
 		"computes in backward": {
-			[]evidence.Rank{rank(0, uses(0.9), at("", user, back)), rank(1, uses(0.9), at("", user, back))}, Nothing, nil, nil,
+			[]evidence.Rank{rank(0, uses(0.9), at("", user, back)), rank(1, uses(0.9), at("", user, back))},
+			Nothing, nil, nil,
 			[]string{"no rank waits for another one: ranks 0-1: each computes"},
 		},
 		"no stacks": {
-			[]evidence.Rank{rank(0, func(r *evidence.Rank) { r.Processes[0].NoStacks = "it is no Python that answers" })}, Unknown,
-			[]int{0}, nil,
+			[]evidence.Rank{rank(0, func(r *evidence.Rank) { r.Processes[0].NoStacks = "it is no Python that answers" })},
+			Unknown,
+			[]int{0},
+			nil,
 			[]string{"waits somewhere that cannot be seen (process 100; it is no Python that answers)"},
 		},
 		"nobody": {nil, Unknown, nil, nil, []string{"no rank could be looked at"}},

@@ -116,8 +116,8 @@ func threadFrames(t Thread) []Frame {
 	if t.Syscall != "" {
 		frames = append(frames, Frame{Func: t.Syscall, File: "kernel"})
 	}
-	for i := len(t.Kernel) - 1; i >= 0; i-- {
-		frames = append(frames, Frame{Func: t.Kernel[i], File: "kernel"})
+	for _, name := range slices.Backward(t.Kernel) {
+		frames = append(frames, Frame{Func: name, File: "kernel"})
 	}
 	if len(t.Kernel) == 0 && t.Wchan != "" {
 		frames = append(frames, Frame{Func: t.Wchan, File: "kernel"})
@@ -140,8 +140,8 @@ func WriteText(w io.Writer, groups []Group) error {
 		if _, err := fmt.Fprintf(w, "%s %s, %s:\n", word, Fold(g.Ranks), printable.Output(g.Thread)); err != nil {
 			return err
 		}
-		for j := len(g.Frames) - 1; j >= 0; j-- {
-			if _, err := fmt.Fprintf(w, "    %s\n", printable.Output(g.Frames[j].String())); err != nil {
+		for _, f := range slices.Backward(g.Frames) {
+			if _, err := fmt.Fprintf(w, "    %s\n", printable.Output(f.String())); err != nil {
 				return err
 			}
 		}

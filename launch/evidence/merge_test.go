@@ -14,8 +14,10 @@ import (
 )
 
 func seen() []Node {
-	wait := []Stack{{Thread: "1",
-		Frames: []Frame{{Func: "main", File: "/u/t.py", Line: 3}, {Func: "all_reduce", File: "/x/torch/d.py", Line: 8}}}}
+	wait := []Stack{{
+		Thread: "1",
+		Frames: []Frame{{Func: "main", File: "/u/t.py", Line: 3}, {Func: "all_reduce", File: "/x/torch/d.py", Line: 8}},
+	}}
 	odd := []Stack{{Thread: "1", Frames: []Frame{
 		{Func: "main", File: "/u/t.py", Line: 3},
 		{Func: `<script>alert("&")</script>` + "\x1b[2J\n;", File: `/u/"><g onload='x'>.py`, Line: 9},

@@ -3,6 +3,7 @@ package evidence
 import (
 	"compress/gzip"
 	"io"
+	"slices"
 	"time"
 )
 
@@ -22,8 +23,7 @@ func WritePprof(w io.Writer, at time.Time, groups []Group) error {
 	p.message(1, p.field(nil, 1, p.text("ranks")), p.number(2, p.text("count"))) // sample_type
 	for _, g := range groups {
 		var sample, ids []byte
-		for i := len(g.Frames) - 1; i >= 0; i-- { // the leaf first
-			f := g.Frames[i]
+		for _, f := range slices.Backward(g.Frames) { // the leaf first
 			f.Text = ""
 			ids = varint(ids, p.location(f))
 		}

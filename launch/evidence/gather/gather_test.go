@@ -79,8 +79,10 @@ first()
 	if p := n.Ranks[0].Processes; len(p) != 2 || p[1].Name != "sleep" || len(p[1].Stacks) != 0 || p[1].State != "S" {
 		t.Errorf("%+v", p)
 	}
-	for rank, want := range map[int]string{1: "no Python that answers", 2: "no Python that answers", 3: "no Python that answers",
-		4: "it is stopped"} {
+	for rank, want := range map[int]string{
+		1: "no Python that answers", 2: "no Python that answers", 3: "no Python that answers",
+		4: "it is stopped",
+	} {
 		if p := n.Ranks[rank].Main(); p == nil || len(p.Stacks) != 0 || !strings.Contains(p.NoStacks, want) {
 			t.Errorf("rank %d: %+v", rank, p)
 		}
@@ -118,8 +120,10 @@ Current thread 0x02 (most recent call first):
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v", got)
 	}
-	for _, text := range []string{"", "  File \"x\", line 1 in y\n", "\x00\xff",
-		strings.Repeat("Thread 1 (most recent call first):\n", 10)} {
+	for _, text := range []string{
+		"", "  File \"x\", line 1 in y\n", "\x00\xff",
+		strings.Repeat("Thread 1 (most recent call first):\n", 10),
+	} {
 		Parse(text)
 	}
 }

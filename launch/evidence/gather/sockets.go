@@ -76,8 +76,10 @@ func parseSocket(line string) (inode uint64, s evidence.Socket, is bool) {
 	if !is1 || !is2 || !is3 || err != nil {
 		return 0, s, false
 	}
-	s = evidence.Socket{Local: local, Peer: peer, State: state, Send: number(send), Receive: number(receive),
-		Retransmits: int(number(f[6]))}
+	s = evidence.Socket{
+		Local: local, Peer: peer, State: state, Send: number(send), Receive: number(receive),
+		Retransmits: int(number(f[6])),
+	}
 	return inode, s, true
 }
 

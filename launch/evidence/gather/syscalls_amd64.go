@@ -1,12 +1,13 @@
 package gather
 
-import "golang.org/x/sys/unix"
+import (
+	"maps"
+
+	"golang.org/x/sys/unix"
+)
 
 func init() {
-	for n, name := range map[int]string{
-		unix.SYS_POLL: "poll", unix.SYS_SELECT: "select", unix.SYS_EPOLL_WAIT: "epoll_wait", unix.SYS_OPEN: "open",
-		unix.SYS_ACCEPT: "accept",
-	} {
-		syscalls[n] = name
-	}
+	maps.Copy(syscalls, map[int]string{
+		unix.SYS_POLL: "poll", unix.SYS_SELECT: "select", unix.SYS_EPOLL_WAIT: "epoll_wait", unix.SYS_OPEN: "open", unix.SYS_ACCEPT: "accept",
+	})
 }
