@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+VERSION ?= $(shell scripts/version.sh)
 FUZZTIME ?= 20s
 PREFIX ?= /usr/local
 # What is the same for all checkouts of one machine lives here: virtual environments, built tools.
@@ -22,6 +22,8 @@ GOLANGCI := $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION)
 GOVULNCHECK := $(TOOLS)/govulncheck-$(GOVULNCHECK_VERSION)
 GOFUMPT := $(TOOLS)/gofumpt-$(GOFUMPT_VERSION)
 GOTESTSUM := $(TOOLS)/gotestsum-$(GOTESTSUM_VERSION)
+ACTIONLINT_VERSION := v1.7.12
+ACTIONLINT := $(TOOLS)/actionlint-$(ACTIONLINT_VERSION)
 
 # go-nvml calls functions that are deprecated; its cgo files would say so thirty times.
 export CGO_CFLAGS ?= -O2 -g0 -Wno-deprecated-declarations
@@ -57,6 +59,10 @@ release: ## build/release/muster-linux-ARCH for this architecture, static, with 
 	scripts/size.sh build/release/muster-linux-$(ARCH)
 	install -m 644 "$$(go list -m -f '{{.Dir}}' github.com/NVIDIA/go-nvml)/LICENSE" build/release/LICENSE.go-nvml
 
+.PHONY: dist
+dist: ## build/dist: binaries, wheels, Debian packages, images, lists of parts, checksums; the NVML probe goes in where make release left one
+	GO_TAGS=grpcnotrace VERSION=$(VERSION) scripts/dist.sh build/dist
+
 .PHONY: install
 install: build ## bin/muster, its man pages and completions below $(PREFIX) (PREFIX=/usr/local)
 	install -D -m 755 bin/muster $(DESTDIR)$(PREFIX)/bin/muster
@@ -75,7 +81,7 @@ static: ## build/muster-linux-{amd64,arm64}; fails unless both are static
 	go run ./scripts/elfcheck build/muster-linux-amd64 build/muster-linux-arm64
 
 .PHONY: deps
-deps: test-deps $(GOLANGCI) $(GOFUMPT) $(GOTESTSUM) ## all that the other targets need: PyTorch in a virtual environment, Debian packages (root), modules, tools
+deps: test-deps $(GOLANGCI) $(GOFUMPT) $(GOTESTSUM) $(ACTIONLINT) ## all that the other targets need: PyTorch in a virtual environment, Debian packages (root), modules, tools
 
 .PHONY: test-deps
 test-deps:
@@ -126,9 +132,10 @@ cover: test-deps ## build/cover.html and the total
 	go tool cover -func build/cover.out | tail -n 1
 
 .PHONY: lint
-lint: $(GOLANGCI) ## go vet, golangci-lint, formatting
+lint: $(GOLANGCI) $(ACTIONLINT) ## go vet, golangci-lint, formatting, the workflow of a release
 	go vet ./...
 	$(GOLANGCI) run ./...
+	$(ACTIONLINT)
 
 .PHONY: vuln
 vuln: $(GOVULNCHECK) ## known holes in what muster calls of its modules and of Go; needs Go's vulnerability database, by network or GOVULNDB
@@ -170,6 +177,10 @@ size: static ## bytes and linked modules against the committed baseline
 demo: build ## train on two workers, kill one, recover (sets up PyTorch at first: 5.6 GB)
 	@examples/digits/demo.sh bin/muster
 
+.PHONY: picture
+picture: test-deps ## docs/terminal.svg anew, the picture in README, from a real run
+	MUSTER_PICTURE=write go test ./cmd/muster -count=1 -run 'TestReadmePicture$$'
+
 .PHONY: docs
 docs: build ## man pages and shell completions into build/
 	@mkdir -p build/man build/completion
@@ -196,6 +207,9 @@ $(GOFUMPT):
 
 $(GOTESTSUM):
 	$(call install,gotest.tools/gotestsum@$(GOTESTSUM_VERSION))
+
+$(ACTIONLINT):
+	$(call install,github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT_VERSION))
 
 $(GOVULNCHECK):
 	$(call install,golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION))

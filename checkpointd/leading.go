@@ -361,7 +361,11 @@ func (l *leading) choose(a planner.Action) planner.Decision {
 func (l *leading) commit(a planner.Action) (err error) {
 	s := l.s
 	log := s.cfg.Log.With().Int64("step", a.At.Step).Str("path", a.Dir).Logger()
+	began := time.Now()
 	defer func() {
+		if err == nil && s.cfg.Committed != nil {
+			s.cfg.Committed(a.At.Step, a.Dir, time.Since(began))
+		}
 		if err != nil {
 			err = fmt.Errorf("cannot commit the checkpoint of step %d in %s: %w", a.At.Step, a.Dir, err)
 			log.Error().Err(err).Msg("checkpoint not written")

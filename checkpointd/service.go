@@ -51,6 +51,10 @@ type Config struct {
 	// Replicas is on how many nodes a copy of each shard is, the one that saved it included; 0 and 1: on that.
 	Replicas int
 
+	// Committed is told of each step that got its name on disk by this node, in which directory and how long that took;
+	// nil: nobody is. It must not block.
+	Committed func(step int64, dir string, took time.Duration)
+
 	// disk and available are the real ones where they are nil, the times are leftLimit, waitRanks and boardBeat where
 	// they are 0.
 	disk      disk

@@ -67,7 +67,7 @@ type Agent struct {
 	// Checker examines the nodes before workers start; nil: nothing is examined.
 	Checker Checker
 	// OpenCheckpoints opens what keeps checkpoints, reached by workers at a socket; nil: nothing does.
-	OpenCheckpoints func(ctx context.Context, socket string) (Checkpoints, error)
+	OpenCheckpoints func(ctx context.Context, socket string, committed Committed) (Checkpoints, error)
 	// Notices are where the agent hears from that this machine will be taken away.
 	Notices []*preempt.Source
 	// Guardian is the command of the guardian process.
@@ -111,6 +111,7 @@ type Agent struct {
 	checkpoints Checkpoints // nil: none are kept
 	drained     bool        // nobody waits for the last one any more
 	stopNotices func()      // nil: nobody looks for them
+	stopPushing func()      // nil: nobody is told
 }
 
 // Result is how a job ended.
@@ -163,6 +164,9 @@ func (a *Agent) Run(ctx context.Context) (res Result, err error) {
 // guardian.
 func (a *Agent) open(ctx context.Context) (err error) {
 	job := &a.Plan.Job
+	if err := report.CheckSummary(job.See.Summary, []*os.File{a.Stdout, a.Stderr}); err != nil {
+		return err
+	}
 	if a.status, err = report.OpenStatus(report.StatusConfig{
 		Path: job.StatusFile, TerminationLog: a.TerminationLog, RunID: a.Plan.RunID, Name: a.Plan.Title(),
 		Node: a.Plan.Hostname, Workers: a.Plan.Procs, Outputs: []*os.File{a.Stdout, a.Stderr}, Log: a.Log, Now: time.Now,
@@ -197,6 +201,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 		}
 	}
 	a.stopNotices = a.watchNotices(ctx)
+	a.stopPushing = a.tellTrainJob() //nolint:contextcheck // the end of the job is told, too
 	if err := a.tree.RemoveOnDeath(a.logs.Disposable()...); err != nil {
 		return err
 	}
@@ -256,6 +261,9 @@ func (a *Agent) hasTerminal() bool {
 func (a *Agent) close(ctx context.Context, succeeded bool) error {
 	if a.stopNotices != nil {
 		a.stopNotices()
+	}
+	if a.stopPushing != nil {
+		a.stopPushing()
 	}
 	var errs []error
 	errs = append(errs, a.warm.Close(), a.closeCheckpoints(ctx))

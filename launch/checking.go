@@ -105,6 +105,7 @@ func (a *Agent) check(ctx context.Context) (*policy.Decision, error) {
 	defer done()
 	var out CheckOutcome
 	var err error
+	began := time.Now()
 	a.untilPause(bounded, func(ctx context.Context) { out, err = a.Checker.Check(ctx, in) })
 	if err != nil && a.Steering.wished() != nil {
 		return nil, nil //nolint:nilnil // the round ends, which whoever starts the workers meets
@@ -129,12 +130,15 @@ func (a *Agent) check(ctx context.Context) (*policy.Decision, error) {
 		a.Log.Debug().Err(err).Msg("check given up")
 		return &policy.Decision{Verdict: policy.WaitForVerdict}, nil // the store is lost, which will be said
 	case err != nil:
+		a.Steering.checked(out, nil, err, time.Since(began))
 		return &policy.Decision{
 			Verdict: policy.Leave, Reason: reasonUndecided, Rank: -1, Status: errhint.Undecided,
 			Text: "node " + a.Plan.Hostname + " (group rank " + strconv.Itoa(m.GroupRank) + ") leaves: " + err.Error(),
 		}, nil
 	}
-	return afterCheck(out), nil
+	d := afterCheck(out)
+	a.Steering.checked(out, d, nil, time.Since(began))
+	return d, nil
 }
 
 // afterCheck is what a check decides, nil where the workers may start.

@@ -37,6 +37,9 @@ type Checkpoints interface {
 	Close() error
 }
 
+// Committed is told of each step of a checkpoint that got its name on disk.
+type Committed = func(step int64, dir string, took time.Duration)
+
 // openCheckpoints makes our Python ready, and whatever keeps checkpoints.
 func (a *Agent) openCheckpoints(ctx context.Context) (err error) {
 	if !a.Plan.BringsPython() {
@@ -64,7 +67,7 @@ func (a *Agent) openCheckpoints(ctx context.Context) (err error) {
 	if a.OpenCheckpoints == nil {
 		return nil
 	}
-	if a.checkpoints, err = a.OpenCheckpoints(ctx, a.Plan.CheckpointSocket()); err != nil {
+	if a.checkpoints, err = a.OpenCheckpoints(ctx, a.Plan.CheckpointSocket(), a.Steering.committed); err != nil {
 		return err
 	}
 	a.Steering.gathers(func(m *report.Measured) {

@@ -343,6 +343,7 @@ func (a *Agent) finish(ctx context.Context, o report.Outcome, d policy.Decision)
 		o.Status = 1
 	}
 	a.status.Finished(o)
+	a.summarize()
 	res.Status = o.Status
 	switch {
 	case said+summary == "":

@@ -160,6 +160,7 @@ func (a *Agent) meet(ctx context.Context) (*Result, error) {
 		return a.notMet(ctx, waiting, err)
 	}
 	a.meeting = &meeting{Round: round, began: time.Now(), verdicts: round.Verdict()}
+	a.Steering.completed(round, time.Since(began))
 	a.tellOtherPort(round)
 	a.events.Joined(before, restarts, time.Since(began))
 	if err := a.entered(ctx); err != nil {
@@ -521,6 +522,7 @@ func (a *Agent) settle(ctx context.Context, d policy.Decision) (policy.Decision,
 
 // follow tells the policy what counts on every node.
 func (a *Agent) follow() policy.Decision {
+	a.Steering.changedNodes(*a.meeting.verdict)
 	return a.surplus(a.policy.Step(policy.Event{Kind: policy.VerdictHeard, At: time.Now(), Said: *a.meeting.verdict, Own: a.meeting.own}))
 }
 

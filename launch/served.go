@@ -135,6 +135,25 @@ func (v served) Rank(_ context.Context, rank int) (control.Rank, error) {
 	return control.Rank{}, errhint.Usagef("the job has no rank %d: its ranks are 0 to %d", rank, s.status.WorldSize-1)
 }
 
+// recentLines is how many lines of each stream are told.
+const recentLines = 200
+
+// Recent implements control.Rememberer.
+func (v served) Recent(rank int) (control.Recent, error) {
+	s := v.s
+	s.mu.Lock()
+	i := slices.IndexFunc(s.places, func(p workerPlace) bool { return p.worker != nil && p.worker.Rank == rank })
+	if i < 0 {
+		s.mu.Unlock()
+		return control.Recent{}, errhint.Usagef("rank %d does not run on node %s", rank, s.plan.Hostname)
+	}
+	w := s.places[i].worker
+	s.mu.Unlock()
+	r := control.Recent{PID: w.proc.PID(), Running: w.runs()}
+	r.Stdout, r.Stderr = w.logs.Recent(recentLines)
+	return r, nil
+}
+
 // listed are ranks as they are told.
 func listed(ranks []string) string {
 	if len(ranks) > 1 {

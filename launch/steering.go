@@ -17,6 +17,7 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/printable"
 	"muster/internal/proc"
+	"muster/internal/wording"
 	"muster/launch/accounting"
 	"muster/launch/control"
 	"muster/launch/job"
@@ -70,8 +71,8 @@ type Steering struct {
 	// others is what was heard last of the round's other nodes, by group rank.
 	others map[int]heardStatus
 	// done is how far workers here have come that have ended.
-	done  doneSteps
-	books books
+	done     doneSteps
+	accounts accounts
 	// warned are the sections that took too long, by local rank.
 	warned  map[int]time.Time
 	closed  chan struct{}
@@ -90,7 +91,7 @@ type workerPlace struct {
 	restarts int
 	last     *report.RankExit
 	ended    bool // that of worker is told in last
-	group    int  // of the books
+	group    int  // of the accounts
 	logs     []control.LogFiles
 }
 
@@ -138,9 +139,10 @@ func OpenSteering(ctx context.Context, p *plan.Plan, part bool, token []byte, lo
 			Tasks: []report.Task{},
 		},
 	}
-	s.books.ledger.Enter(accounting.Start, time.Now())
+	s.accounts.ledger.Enter(accounting.Start, time.Now())
 	muster := control.Muster{Role: control.Agent, Part: part, PID: os.Getpid(), RunDir: dir.Path}
 	s.server, err = control.Serve(control.Config{Dir: dir.Path, Served: served{s}, Log: log, Muster: muster})
+	s.openSpans() //nolint:contextcheck // Close ends it
 	s.look.Go(s.watchSections)
 	if err != nil {
 		log.Warn().Err(err).Str("path", dir.Path).Msg("the job runs, but muster status, stop and the like cannot reach it")
@@ -162,6 +164,7 @@ func (s *Steering) Close() error {
 	s.mu.Unlock()
 	s.closing.Do(func() { close(s.closed) })
 	s.look.Wait()
+	s.accounts.spans.exporter.Close()
 	s.view.Close()
 	return errors.Join(s.server.Close(), s.dir.Remove())
 }
@@ -191,7 +194,7 @@ func (s *Steering) Status() report.Status {
 // tell takes a state of the status file.
 func (s *Steering) tell(d report.Status) {
 	s.mu.Lock()
-	s.bookLocked(&d)
+	s.accountLocked(&d)
 	s.status = d
 	s.mu.Unlock()
 	s.events.Moved(s.plan.Hostname, d)
@@ -219,9 +222,9 @@ func (s *Steering) started(w *worker) {
 	p := &s.places[w.LocalRank]
 	if p.worker != nil {
 		p.restarts++
-		s.books.logBytes += p.worker.logs.Bytes()
+		s.accounts.logBytes += p.worker.logs.Bytes()
 	}
-	p.worker, p.ended, p.group = w, false, s.books.group
+	p.worker, p.ended, p.group = w, false, s.accounts.group
 	if out != "" || err != "" {
 		p.logs = append([]control.LogFiles{{Began: time.Now().UTC(), Stdout: out, Stderr: err}}, p.logs...)
 		p.logs = p.logs[:min(len(p.logs), mostLogs)]
@@ -243,8 +246,8 @@ func (s *Steering) ended(w *worker, stopped bool) {
 	}
 	w.progress.Close()
 	s.done.take(w.progress)
-	if p.group == s.books.group {
-		s.books.past = s.books.past.And(marksOf(w.progress))
+	if p.group == s.accounts.group {
+		s.accounts.past = s.accounts.past.And(marksOf(w.progress))
 	}
 	p.ended, p.last = true, &report.RankExit{PID: w.proc.PID(), ExitCode: e.Status(), Stopped: stopped, Time: moment(e.Ended)}
 	if e.Signal != 0 {
@@ -260,6 +263,62 @@ func (s *Steering) event(kind control.EventType) control.Event {
 	return control.Event{
 		Type: kind, RunID: s.plan.RunID, Node: s.plan.Hostname, Generation: s.status.Generation, RestartCount: s.status.RestartCount,
 	}
+}
+
+// happened adds an event of the round that the node has, or has had last, as fill makes it.
+func (s *Steering) happened(kind control.EventType, fill func(*control.Event)) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.event(kind)
+	fill(&e)
+	s.events.Add(e)
+}
+
+// completed says that the nodes have met for a round.
+func (s *Steering) completed(r rendezvous.Round, took time.Duration) {
+	s.happened(control.RendezvousCompleted, func(e *control.Event) {
+		e.Generation, e.RestartCount, e.Seconds = r.Number, r.Restarts, took.Seconds()
+		e.Message = wording.Plural(r.WorldSize, "worker") + " on " + wording.Plural(r.GroupWorldSize, "node")
+	})
+}
+
+// checked says how the check of a round's nodes has ended for this one.
+func (s *Steering) checked(out CheckOutcome, d *policy.Decision, err error, took time.Duration) {
+	kind := control.CheckPassed
+	if d != nil || err != nil {
+		kind = control.CheckFailed
+	}
+	s.happened(kind, func(e *control.Event) {
+		e.Seconds = took.Seconds()
+		switch {
+		case err != nil:
+			e.Message = err.Error()
+		case d != nil:
+			e.Reason, e.Message = d.Reason, d.Text
+		}
+	})
+	for _, gone := range out.Excluded {
+		s.happened(control.NodeExcluded, func(e *control.Event) { e.Subject, e.Message = gone.Node, gone.Reason })
+	}
+}
+
+// changedNodes says that a round ends because nodes came or went.
+func (s *Steering) changedNodes(v rendezvous.Verdict) {
+	kind, is := map[string]control.EventType{
+		"NodeLost": control.NodeLost, "NodeReturned": control.NodeJoined, "ScaleUp": control.NodeJoined,
+		string(job.ReasonNodeStopped): control.NodeLost, string(job.ReasonLeaseOver): control.NodeLost,
+	}[v.Reason]
+	if is {
+		s.happened(kind, func(e *control.Event) { e.Subject, e.Reason, e.Message = v.Node, job.Reason(v.Reason), v.Message })
+	}
+}
+
+// committed says that a step of a checkpoint has got its name on disk.
+func (s *Steering) committed(step int64, dir string, took time.Duration) {
+	s.happened(control.CheckpointCommitted, func(e *control.Event) { e.Step, e.Message, e.Seconds = &step, dir, took.Seconds() })
 }
 
 // workerEvent is something that has happened to a worker.

@@ -66,7 +66,7 @@ func TestNativeFlags(t *testing.T) {
 	req := accepted(t, nil, "", strings.Fields(`--nodes 1 --nproc_per_node 8 --max-restarts 3 --restart-policy exit-code
 		--retryable-exit-codes kubeflow --fatal-exit-codes 3,7-9 --backoff-limit 10 --restart-window 1h --restart-delay 500ms --restart-backoff 1.5:10s
 		--active-deadline 90 --grace 2.5 --success-policy rank0 --fail-policy all --clean-policy unfinished --linger 5s --master-addr [::1] --master-port 2345
-		--log-dir /dev/null -r 3 -t 0:1,10:2 --local-ranks-filter 0,10 --log-line-prefix-template x: --role r --run-id j --status-file s.json --http 127.0.0.1:1 --events e.jsonl --keep-runs 1h
+		--log-dir /dev/null -r 3 -t 0:1,10:2 --local-ranks-filter 0,10 --log-line-prefix-template x: --role r --run-id j --status-file s.json --summary e.json --http 127.0.0.1:1 --events e.jsonl --keep-runs 1h
 		--accelerator fake:f.yaml --fake-on-real --exit-code-compat --stdin inherit --warm auto,torch,a.b_c --warm-wait 90
 		--numa-binding core-complex --numa-fallback --isolate-devices --network-check --network-check-full --network-check-timeout 90 --comm-perf-test --switchbox-check --box-pairs 4:2 --box_pairs 5:0 1:3 --min-bandwidth 1e4 --min-channels 3 --on-node-fault cordon --report out
 		--ckpt on --ckpt-dir ck --ckpt-keep 3 --ckpt-slots 1 --ckpt-shim on --ckpt-rate 1.5MB --ckpt-salvage 5s --ckpt-signal usr2 --ckpt-on-file going --ckpt-on-command gone --ckpt-notices off --event-log-handler console --dry-run --show-values --json --log-level debug --log-format json -- prog`)...)
@@ -104,7 +104,7 @@ func TestNativeFlags(t *testing.T) {
 			PrefixAll: true,
 		},
 		InheritStdin: true, Isolate: true, Fake: "f.yaml", FakeOnReal: true, EventLog: "console", StatusFile: "s.json", CompatExit: true,
-		See: job.SeeRules{HTTP: "127.0.0.1:1", EventsFile: "e.jsonl", Keep: time.Hour},
+		See: job.SeeRules{HTTP: "127.0.0.1:1", EventsFile: "e.jsonl", Summary: "e.json", Keep: time.Hour},
 	}
 	got := req.Job
 	got.Stop.Handled, got.Sources = nil, nil

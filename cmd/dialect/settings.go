@@ -367,6 +367,11 @@ func ownSettings() []setting {
 			set:  func(r *Request, text string) error { r.Job.StatusFile = text; return nil },
 		},
 		{
+			flag: "summary", arg: "FILE", group: groupMuster, anywhere: true, use: use{notSimulated, byAgents},
+			help: "Write to FILE, as JSON, what the time of the job went to, when it has ended: good, restarts, repeated steps and so on, its rounds and its slowest ranks.",
+			set:  func(r *Request, text string) error { r.Job.See.Summary = text; return nil },
+		},
+		{
 			flag: "http", arg: "ADDR", group: groupMuster, anywhere: true, use: always,
 			help: "Serve a page of the job at ADDR, HOST:PORT or a port of this machine alone; port 0 takes one that is free and says which. On loopback your own processes may look; elsewhere the job's token is asked for.",
 			set:  func(r *Request, text string) error { r.Job.See.HTTP = text; return nil },

@@ -15,6 +15,7 @@ import (
 
 	"muster/checkpointd"
 	"muster/internal/testutil"
+	"muster/launch/control"
 )
 
 var lossLine = regexp.MustCompile(`loss \d+ \d+ .*`)
@@ -36,7 +37,8 @@ func TestFlashCheckpoint(t *testing.T) {
 	python, script, runs := testutil.Torch(t), testScript(t, "torch", "flash.py"), map[string]map[string]string{}
 	for _, die := range []string{"", "8"} {
 		dir := filepath.Join(t.TempDir(), "checkpoints")
-		got := muster(t, []string{"VICTIM=1", "DIE=" + die}, "run", "--ckpt", "on", "-n", "2", "--max-restarts", "1", "--", python, "-u",
+		events := filepath.Join(t.TempDir(), "events.jsonl")
+		got := muster(t, []string{"VICTIM=1", "DIE=" + die}, "run", "--ckpt", "on", "--events", events, "-n", "2", "--max-restarts", "1", "--", python, "-u",
 			script, dir)
 		if got.status != 0 {
 			t.Fatalf("status %d\n%s%s", got.status, got.stdout, got.stderr)
@@ -48,6 +50,9 @@ func TestFlashCheckpoint(t *testing.T) {
 			t.Errorf("it was told %d times\n%s", told, got.stderr)
 		}
 		runs[die] = losses(got.stdout)
+		if types := eventTypes(t, events); types[control.CheckpointCommitted] == 0 || die != "" && types[control.RendezvousCompleted] != 2 {
+			t.Errorf("events: %v", types)
+		}
 		steps, err := checkpointd.List(dir)
 		if err != nil || len(steps) == 0 || steps[0].Step != 12 {
 			t.Fatalf("the last step is not on disk: %+v: %v", steps, err)

@@ -25,7 +25,8 @@ var theirFlags = map[string][]string{
 		"--merge-stderr-to-stdout", "--path", "--prefix", "--preload-binary", "--rankfile", "--report-bindings", "--show-state",
 		"--timeout", "--timestamp-output", "--tune", "--use-hwthread-cpus", "--xterm",
 	},
-	"horovodrun's, abbreviated": {"--slots"},
+	"pip's, docker's and sha256sum's": {"--check", "--force-reinstall", "--from", "--target", "--user"},
+	"horovodrun's, abbreviated":       {"--slots"},
 }
 
 var (
@@ -41,7 +42,8 @@ func TestPagesNameWhatThereIs(t *testing.T) {
 	for _, command := range []string{
 		"run", "torchrun", "torch.distributed.launch", "dlrover-run", "deepspeed", "colossalai run", "accelerate launch", "horovodrun",
 		"mpirun", "store", "check",
-		"devices", "exec", "token", "ps", "status", "metrics", "stacks", "diagnose", "events", "logs", "restart", "stop", "pause", "resume", "scale", "kill-node", "ckpt", "ckpt ls", "ckpt inspect",
+		"devices", "exec", "alias", "version", "token", "ps", "status", "top", "metrics", "stacks", "diagnose", "events", "logs", "restart", "stop", "pause", "resume",
+		"scale", "kill-node", "ckpt", "ckpt ls", "ckpt inspect",
 		"ckpt verify", "ckpt save", "ckpt drop", "ckpt prune", "",
 	} {
 		help := "--help"
@@ -106,8 +108,8 @@ func TestPagesNameWhatThereIs(t *testing.T) {
 	}
 }
 
-// The lines of README for other launchers say all that these need: a newcomer who has the files can start them.
-func TestReadmeLinesStart(t *testing.T) {
+// The lines of docs/commands.md and README for other launchers say all that these need: a newcomer who has the files can start them.
+func TestPagesLinesStart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for name, text := range map[string]string{
@@ -122,6 +124,14 @@ func TestReadmeLinesStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if lines := strings.Count(string(readme), "\n"); lines > 120 {
+		t.Errorf("README has %d lines, more than its 120", lines)
+	}
+	commands, err := os.ReadFile("../../docs/commands.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	readme = append(readme, commands...)
 	lines := regexp.MustCompile(`(?m)^    muster ((?:accelerate|deepspeed|colossalai|torchrun) .*?)(?: +#.*)?$`).FindAllSubmatch(readme, -1)
 	if len(lines) < 4 {
 		t.Fatalf("%d lines", len(lines))
@@ -138,4 +148,63 @@ func TestReadmeLinesStart(t *testing.T) {
 			t.Errorf("%s: status %d\n%s", line[1], got.status, got.stderr)
 		}
 	}
+}
+
+var (
+	linkOnPage  = regexp.MustCompile(`\]\(([^()\s]+)\)`)
+	codeOnPage  = regexp.MustCompile("(?s)```.*?```|`[^`]*`")
+	headOnPage  = regexp.MustCompile(`(?m)^#+ +(.*)$`)
+	notInAnchor = regexp.MustCompile(`[^a-z0-9 _-]`)
+)
+
+// Every link of a page to another one, or to a heading, leads somewhere, and the index has all pages.
+func TestPagesLinksLead(t *testing.T) {
+	t.Parallel()
+	pages := []string{"../../README.md", "../../CHANGELOG.md", "../../ARCHITECTURE.md", "../../SECURITY.md"}
+	for _, pattern := range []string{"../../docs/*.md", "../../docs/compat/*.md", "../../docs/adr/*.md"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) < 7 {
+			t.Fatalf("%s: %d pages, %v", pattern, len(found), err)
+		}
+		pages = append(pages, found...)
+	}
+	read := func(page string) string {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	index := read("../../docs/README.md")
+	for _, page := range pages {
+		if dir := filepath.Base(filepath.Dir(page)); dir == "docs" && filepath.Base(page) != "README.md" &&
+			!strings.Contains(index, "]("+filepath.Base(page)) {
+			t.Errorf("docs/README.md does not name %s", page)
+		}
+		for _, m := range linkOnPage.FindAllStringSubmatch(codeOnPage.ReplaceAllString(read(page), ""), -1) {
+			to, anchor, _ := strings.Cut(m[1], "#")
+			if strings.Contains(to, "://") {
+				continue
+			}
+			at := page
+			if to != "" {
+				at = filepath.Join(filepath.Dir(page), to)
+			}
+			if _, err := os.Stat(at); err != nil {
+				t.Errorf("%s leads to %s, which is not there", page, m[1])
+			} else if anchor != "" && strings.HasSuffix(at, ".md") && !slices.Contains(anchors(read(at)), anchor) {
+				t.Errorf("%s leads to %s, and there is no such heading", page, m[1])
+			}
+		}
+	}
+}
+
+// anchors are the names by which the headings of a page are reached.
+func anchors(text string) []string {
+	var found []string
+	for _, m := range headOnPage.FindAllStringSubmatch(text, -1) {
+		plain := notInAnchor.ReplaceAllString(strings.ToLower(m[1]), "")
+		found = append(found, strings.ReplaceAll(plain, " ", "-"))
+	}
+	return found
 }

@@ -10,6 +10,7 @@ import (
 
 	"muster/internal/errhint"
 	"muster/internal/testutil"
+	"muster/launch/control"
 	"muster/netcheck"
 )
 
@@ -54,7 +55,7 @@ func TestNodesCheck(t *testing.T) {
 				"--nnodes=2:4", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-endpoint=node0:29400",
 				"--rdzv-id=check",
 			}
-			j.own = append([]string{"--network-check", "--report=" + j.dir}, c.flags...)
+			j.own = append([]string{"--network-check", "--report=" + j.dir, "--events=" + filepath.Join(j.dir, "events.jsonl")}, c.flags...)
 			c.harm(j)
 			for host := range j.hosts {
 				j.start(host, "muster")
@@ -84,6 +85,11 @@ func TestNodesCheck(t *testing.T) {
 						t.Errorf("%s does not say %q", j.hosts[gone].Name, want)
 					}
 				}
+			}
+			types := eventTypes(t, filepath.Join(j.dir, "events.jsonl")) // of all nodes
+			if types[control.RendezvousCompleted] < 4 || types[control.CheckPassed] < left || gone >= 0 != (types[control.NodeExcluded] > 0) ||
+				gone >= 0 != (types[control.CheckFailed] > 0) {
+				t.Errorf("events: %v", types)
 			}
 			lives := j.lives()
 			if len(lives) != left {

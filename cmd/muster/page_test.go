@@ -16,6 +16,24 @@ import (
 	"muster/launch/control"
 )
 
+// eventTypes counts the events in a file of --events by their types.
+func eventTypes(t *testing.T, path string) map[control.EventType]int {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	types := map[control.EventType]int{}
+	for line := range strings.Lines(string(text)) {
+		var e control.Event
+		if err := json.Unmarshal([]byte(line), &e); err != nil || e.RunID == "" || e.Time.IsZero() {
+			t.Errorf("%v: %s", err, line)
+		}
+		types[e.Type]++
+	}
+	return types
+}
+
 // TestPageOfAJob serves a page at a free port, which the log tells, and steers by the token; the events are in a file,
 // and known after the end.
 func TestPageOfAJob(t *testing.T) {
@@ -25,7 +43,7 @@ func TestPageOfAJob(t *testing.T) {
 	if err := os.WriteFile(token, []byte("0123456789abcdef0123\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	j := start(t, nil, "run", "-n", "2", "--run-id", "paged", "--http", "0", "--token-file", token, "--events", events, "--tee", "3",
+	j := start(t, nil, "run", "-n", "2", "--run-id", "paged", "--http", "0", "--token-file", token, "--events", events,
 		"--", "sh", "-c",
 		untilStopped)
 	untilRanks(t, j.runtimeDir, 2)
@@ -59,6 +77,9 @@ func TestPageOfAJob(t *testing.T) {
 			return status == 200 && strings.Contains(text, want)
 		})
 	}
+	if status, text := get(http.MethodGet, "api/v1/ranks/1/logs", ""); status != 200 || !strings.Contains(text, `"text":"rank 1 is here"`) {
+		t.Errorf("its output: %d %s", status, text)
+	}
 	if status, text := get(http.MethodPost, "api/v1/stop", ""); status != 403 {
 		t.Errorf("stopped without a token: %d %s", status, text)
 	}
@@ -67,21 +88,11 @@ func TestPageOfAJob(t *testing.T) {
 		t.Errorf("%d %s", status, text)
 	}
 	j.wait().expect(t, 143)
-	text, err := os.ReadFile(events)
-	if err != nil {
-		t.Fatal(err)
-	}
-	types := map[control.EventType]int{}
-	for line := range strings.Lines(string(text)) {
-		var e control.Event
-		if err := json.Unmarshal([]byte(line), &e); err != nil || e.RunID != "paged" {
-			t.Errorf("%v: %s", err, line)
-		}
-		types[e.Type]++
-	}
+	types := eventTypes(t, events)
 	if types[control.WorkerStarted] != 2 || types[control.WorkerExited] != 2 || types[control.StopRequested] != 1 ||
-		types[control.PhaseChanged] < 4 {
-		t.Errorf("%v:\n%s", types, text)
+		types[control.PhaseChanged] < 4 ||
+		types[control.RendezvousCompleted] != 1 {
+		t.Errorf("%v", types)
 	}
 	steering(t, j.runtimeDir, "events", "paged").expect(t, 0, "rank 1, process", "on the page, from 127.0.0.1", "exit status 143")
 	steering(t, j.runtimeDir, "events", "-o", "json", "page").expect(t, 0, `"type":"StopRequested"`)

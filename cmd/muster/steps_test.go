@@ -4,14 +4,21 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	"google.golang.org/protobuf/proto"
 
 	"muster/internal/testutil"
 	"muster/launch/control"
@@ -130,7 +137,7 @@ func TestTimeAddsUp(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "status")
 	j := start(t, []string{"MARKS=" + t.TempDir(), "STEPS=200", "FAIL=38 84 139", "IMPORT=0.5", endAtOnce}, "run", "-n", "2", "--ckpt", "on",
-		"--max-restarts", "3", "--restart-delay", "0", "--status-file", file, "--", "python3", script)
+		"--max-restarts", "3", "--restart-delay", "0", "--status-file", file, "--summary", file+".end", "--", "python3", script)
 	var last []byte
 	testutil.Eventually(t, jobLimit, "the third failure is behind it", func() bool {
 		got := steering(t, j.runtimeDir, "metrics")
@@ -176,6 +183,13 @@ func TestTimeAddsUp(t *testing.T) {
 	}
 	t.Logf("%+v, %v", a, got.elapsed)
 
+	var end report.Summary
+	if text, err = os.ReadFile(file + ".end"); err != nil || json.Unmarshal(text, &end) != nil || end.Phase != report.PhaseSucceeded ||
+		end.RestartCount != 3 || len(end.Rounds) != 1 || end.Rounds[0].WorldSize != 2 || len(end.Slowest) != 2 ||
+		end.Accounting.Seconds["good"] != s["good"] || end.Slowest[0].Step != 200 || end.Slowest[0].StepSeconds < 0.05 {
+		t.Errorf("%v\n%s", err, text)
+	}
+
 	parser := expfmt.NewTextParser(model.LegacyValidation)
 	families, err := parser.TextToMetricFamilies(bytes.NewReader(last))
 	if err != nil {
@@ -200,6 +214,45 @@ func TestTimeAddsUp(t *testing.T) {
 		if len(families[name].GetMetric()) == 0 {
 			t.Errorf("%s is missing", name)
 		}
+	}
+}
+
+// TestTrace tells a collector of a job with a restart, and Kubeflow's Trainer how far it has come.
+func TestTrace(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	names := map[string]int{}
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		req := &collector.ExportTraceServiceRequest{}
+		if err == nil {
+			err = proto.Unmarshal(body, req)
+		}
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for _, of := range req.ResourceSpans {
+			for _, s := range of.ScopeSpans[0].Spans {
+				names[s.Name]++
+				if s.EndTimeUnixNano < s.StartTimeUnixNano || (s.Name == "job") != (len(s.ParentSpanId) == 0) {
+					t.Errorf("%v", s)
+				}
+			}
+		}
+	}))
+	defer server.Close()
+	mark := filepath.Join(t.TempDir(), "mark")
+	got := muster(t, []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + server.URL, "KUBEFLOW_TRAINER_STATUS_URL=https://127.0.0.1:1/status"}, "run", "-n", "1",
+		"--max-restarts", "1", "--", "sh", "-c", "[ -e "+mark+" ] || { touch "+mark+"; exit 3; }")
+	got.expect(t, 0)
+	want := map[string]int{"job": 1, "start": 1, "rendezvous": 2, "round": 2, "spawn": 2, "restart": 1, "stop": 1}
+	delete(names, "stop")
+	delete(want, "stop") // of a job whose workers have all ended there may be nothing to stop
+	if !maps.Equal(names, want) {
+		t.Errorf("%v, want %v\n%s", names, want, got.stderr)
 	}
 }
 

@@ -35,8 +35,7 @@ const (
 	NodeJoined   EventType = "NodeJoined"
 	NodeLost     EventType = "NodeLost"
 	NodeExcluded EventType = "NodeExcluded"
-	// CheckpointSaved says that a step is whole in memory, CheckpointCommitted that it is on disk under its name.
-	CheckpointSaved     EventType = "CheckpointSaved"
+	// CheckpointCommitted says that a step is on disk under its name.
 	CheckpointCommitted EventType = "CheckpointCommitted"
 )
 

@@ -56,6 +56,19 @@ type Served interface {
 	Events() *Events
 }
 
+// Rememberer is a Served that knows the last lines of workers, also where they have no log files.
+type Rememberer interface {
+	// Recent are those of a worker that runs here, or ran here last.
+	Recent(rank int) (Recent, error)
+}
+
+// Recent are the last lines that the process with PID has written.
+type Recent struct {
+	PID            int
+	Stdout, Stderr []string
+	Running        bool
+}
+
 // Role is what a muster does for its job.
 type Role string
 

@@ -79,8 +79,10 @@ type LauncherConfig struct {
 type launcher struct {
 	config LauncherConfig
 	job    job.Job // what was asked for, with what prepare has settled
-	tree   *proc.Tree
-	fleet  *Fleet
+	// summary is the file for what is told at the end, empty for none.
+	summary string
+	tree    *proc.Tree
+	fleet   *Fleet
 
 	children  agentsHere
 	dir       string            // where the launcher was started
@@ -242,6 +244,9 @@ func (l *launcher) prepare() error {
 	if err := checkStatusFile(j.StatusFile); err != nil {
 		return err
 	}
+	if err := report.CheckSummary(j.See.Summary, nil); err != nil {
+		return err
+	}
 	l.files = map[string][]byte{}
 	for _, path := range jobFiles(j) {
 		if *path == "" {
@@ -298,7 +303,8 @@ func (l *launcher) openView(ctx context.Context) (*launch.View, error) {
 		token = l.token
 	}
 	view, err := launch.OpenView(ctx, l.job.See, token, l.config.Log)
-	l.job.See.HTTP, l.job.See.EventsFile = "", ""
+	l.summary = l.job.See.Summary
+	l.job.See.HTTP, l.job.See.EventsFile, l.job.See.Summary = "", "", ""
 	return view, err
 }
 

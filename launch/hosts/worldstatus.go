@@ -3,11 +3,13 @@ package hosts
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
@@ -27,6 +29,7 @@ type worldStatus struct {
 	mu     sync.Mutex
 	status *report.WorldStatus
 	events control.Events
+	rounds report.Rounds
 	closed bool
 
 	steady  map[int][]byte // what each node has said, without what changes all the time
@@ -89,6 +92,7 @@ func (w *worldStatus) take(node int, data []byte) {
 	}
 	if d, ok := w.status.Status(); ok {
 		w.events.Moved("", d)
+		w.rounds.Take(&d, time.Now())
 	}
 	steady := w.status.Steady(node)
 	if bytes.Equal(steady, w.steady[node]) {
@@ -114,6 +118,21 @@ func (w *worldStatus) write() {
 	}
 	if err := durable.Replace(w.path, data, 0o644); err != nil {
 		w.log.Warn().Err(err).Msg("the status file could not be written")
+	}
+}
+
+// summarize writes the summary of a job that has ended.
+func (w *worldStatus) summarize(path string) {
+	w.mu.Lock()
+	d, said := w.status.Status()
+	sum := report.NewSummary(d, w.rounds)
+	w.mu.Unlock()
+	err := errors.New("no node has said how it stands")
+	if said {
+		err = sum.WriteTo(path)
+	}
+	if err != nil {
+		w.log.Warn().Err(err).Msg("there is no summary of the job")
 	}
 }
 
@@ -148,6 +167,9 @@ func (l *launcher) tellEnd(o Outcome) {
 	}
 	l.told.status.End(status, o.Decided, lost, message)
 	l.told.write()
+	if l.summary != "" {
+		l.told.summarize(l.summary)
+	}
 	path := l.config.TerminationLog
 	if data := l.told.status.Encode(); path != "" && data != nil {
 		if err := report.TellTermination(path, data); err != nil {

@@ -99,6 +99,8 @@ type Job struct {
 type SeeRules struct {
 	// HTTP is the address of its page, EventsFile the file to which its events are appended; empty for none.
 	HTTP, EventsFile string
+	// Summary is the file to which a summary is written when it has ended, empty for none.
+	Summary string
 	// Keep is how long after the end of the job its events and its last status are kept.
 	Keep time.Duration
 }

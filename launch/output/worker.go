@@ -345,3 +345,14 @@ func (w *Worker) LastLines(n int) []string {
 	}
 	return nil
 }
+
+// Recent are the last lines of both streams, no more than n of each; none of one of which nothing is kept.
+func (w *Worker) Recent(n int) (stdout, stderr []string) {
+	var lines [2][]string
+	for i, of := range w.last {
+		if of != nil {
+			lines[i] = of(n)
+		}
+	}
+	return lines[0], lines[1]
+}

@@ -17,6 +17,15 @@ type Accounting struct {
 	Goodput float64 `json:"goodput"`
 	// Restarts counts the restarts of the workers here by their reasons, requested ones, too.
 	Restarts map[job.Reason]int `json:"restarts,omitempty"`
+	// Checkpoints are the parts of checkpoints that this node has written to disk, nil for none.
+	Checkpoints *WrittenParts `json:"checkpoints,omitempty"`
+}
+
+// WrittenParts are parts of checkpoints that were written.
+type WrittenParts struct {
+	Parts   int64   `json:"parts"`
+	Bytes   int64   `json:"bytes"`
+	Seconds float64 `json:"seconds"`
 }
 
 // Steady is a status without what changes all the time while the job stands as it stood.

@@ -141,11 +141,14 @@ var causes = [...]cause{
 		if !ok {
 			return ""
 		}
-		name, _, _ = strings.Cut(name, " ")
-		if top, _, _ := strings.Cut(strings.Trim(name, `'");`), "."); top == "muster" {
-			// Another project's package has that name on PyPI.
-			return "the Python package muster is no package to install: muster brings it along. Give --ckpt on (or MUSTER_CKPT=on), which puts it " +
-				"on the workers' path"
+		name, rest, _ := strings.Cut(name, " ")
+		switch top, below, _ := strings.Cut(strings.Trim(name, `'");`), "."); {
+		case top == "muster" && (below != "" || strings.Contains(rest, "is not a package")):
+			return "the Python package muster that was found is another project's, which has the same name: " +
+				"python -m pip uninstall muster, and look for a muster.py beside the script"
+		case top == "muster":
+			return "the Python package muster is not on the workers' path: give --ckpt on (or MUSTER_CKPT=on), which puts it there, " +
+				"or python -m pip install muster-launch (muster alone is another project's)"
 		}
 		return "Python does not find the module " + printable.Output(strings.Trim(name, `'");`)) + ": is it installed for the " +
 			"interpreter that runs the workers (python -m pip list), is the right virtual environment active, does " +

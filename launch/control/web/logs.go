@@ -2,8 +2,11 @@ package web
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -41,7 +44,12 @@ func (s *Server) logs(w http.ResponseWriter, r *http.Request, number string) {
 	logs := control.Logs{l}
 	defer logs.Close()
 	err = l.Open(r.Context(), previous)
-	if err == nil {
+	if memory, has := s.cfg.Served.(control.Rememberer); err != nil && has && !previous {
+		if kept, askErr := s.cfg.Served.Rank(r.Context(), int(rank)); askErr == nil && len(kept.Logs) == 0 {
+			follow := lastLines{memory: memory, rank: int(rank), out: out, stdout: l.Stdout, stderr: l.Stderr}
+			err = follow.show(r.Context())
+		}
+	} else if err == nil {
 		err = logs.Each(r.Context(), !previous, func() bool {
 			out.flush()
 			return !out.gone
@@ -80,4 +88,62 @@ func (l *logLines) Write(line []byte) (int, error) {
 		l.out.put("line", "", data)
 	}
 	return n, nil
+}
+
+// linesEvery is how often it is looked for new lines of a worker that has no files.
+const linesEvery = 500 * time.Millisecond
+
+// lastLines follows a worker that has no files by its last lines: where many come at once some are left out.
+type lastLines struct {
+	memory         control.Rememberer
+	rank, pid      int
+	out            *sse
+	stdout, stderr io.Writer
+	seen           [2][]string
+}
+
+// show shows them until the client has gone or the job has no such worker any more.
+func (l *lastLines) show(ctx context.Context) error {
+	tick := time.NewTicker(linesEvery)
+	defer tick.Stop()
+	for quiet := 0; ; quiet++ {
+		r, err := l.memory.Recent(l.rank)
+		if err != nil {
+			return err
+		}
+		if r.PID != l.pid {
+			l.pid, l.seen = r.PID, [2][]string{}
+		}
+		for i, lines := range [][]string{r.Stdout, r.Stderr} {
+			to := []io.Writer{l.stdout, l.stderr}[i]
+			for _, line := range lines[overlap(l.seen[i], lines):] {
+				_, _ = to.Write([]byte(line))
+				quiet = 0
+			}
+			l.seen[i] = lines
+		}
+		if quiet > int(heartbeat/linesEvery) {
+			l.out.write([]byte(": here\n\n")) // who is gone is noticed then
+			quiet = 0
+		}
+		l.out.flush()
+		if l.out.gone {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// overlap is how many lines at the beginning of now are the end of before.
+func overlap(before, now []string) int {
+	for n := min(len(before), len(now)); n > 0; n-- {
+		if slices.Equal(before[len(before)-n:], now[:n]) {
+			return n
+		}
+	}
+	return 0
 }

@@ -25,7 +25,7 @@ func eventful(w *world) {
 		for i := from; i < to; i++ {
 			step := int64(1500 * (i + 1))
 			w.events.Add(control.Event{
-				Type: control.CheckpointSaved, Time: at.Add(time.Duration(i*5+4) * time.Minute), RunID: "train-7", Node: "node-0",
+				Type: control.CheckpointCommitted, Time: at.Add(time.Duration(i*5+4) * time.Minute), RunID: "train-7", Node: "node-0",
 				Generation: i / 3, Step: &step,
 			})
 		}

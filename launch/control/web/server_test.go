@@ -510,3 +510,41 @@ func TestHistory(t *testing.T) {
 		t.Errorf("%v %.100s", err, text)
 	}
 }
+
+// remembered is a job whose ranks have no files.
+type remembered struct {
+	*world
+	lines chan []string
+}
+
+func (r remembered) Recent(int) (control.Recent, error) {
+	select {
+	case lines := <-r.lines:
+		if lines == nil {
+			return control.Recent{}, errhint.Usagef("it has gone")
+		}
+		return control.Recent{PID: 1, Running: true, Stdout: lines}, nil
+	case <-time.After(time.Minute):
+		return control.Recent{}, errhint.Usagef("nobody asks for so long")
+	}
+}
+
+// TestLastLines follows a rank that has no files by its last lines: none comes twice.
+func TestLastLines(t *testing.T) {
+	t.Parallel()
+	j := remembered{newWorld(2), make(chan []string, 9)}
+	for _, lines := range [][]string{{"a"}, {"a", "b", "b"}, {"b", "b", "b"}, {"x", "y"}, nil} {
+		j.lines <- lines
+	}
+	s := serve(t, Config{Served: j})
+	_, _, body := ask(t, s, http.MethodGet, "/api/v1/ranks/1/logs", nil)
+	var got []string
+	for line := range strings.Lines(body) {
+		if _, text, found := strings.Cut(line, `"text":"`); found {
+			got = append(got, text[:1])
+		}
+	}
+	if strings.Join(got, "") != "abbbxy" || !strings.Contains(body, "it has gone") {
+		t.Errorf("%v\n%s", got, body)
+	}
+}

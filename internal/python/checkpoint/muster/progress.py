@@ -95,7 +95,7 @@ class _File:
         last, count = self._last, self._count
         if last is None:
             q[_FIRST], q[_STALLED_FIRST] = now, self._stalled
-        else:
+        elif n != last:  # else there is more to be told of the same step
             steps = n - last
             took = (now - self._before - self._outside) / 1e9
             if steps > 1:
@@ -119,8 +119,9 @@ class _File:
         q[_STEP] = self._last = n
         if total is not None:
             q[_TOTAL] = total
-        q[_TIME] = self._before = now
-        self._outside = 0
+        q[_TIME] = now
+        if n != last:
+            self._before, self._outside = now, 0
         q[_TOLD] = self._count
         if values:
             self._tell(values)
@@ -244,7 +245,7 @@ os.register_at_fork(after_in_child=_forked)
 def step(n, *, total=None, **values):
     """Says that a step is finished, and what it came to.
 
-    n counts the steps of the whole training: a program that resumes goes on counting. total is how many there will be. Values are
+    n counts the steps of the whole training: a program that resumes goes on counting. The same n again tells more of that step. total is how many there will be. Values are
     numbers by names of your own, at most 16, such as loss=2.5 and samples=4096.
     """
     if not _lock.acquire(False):

@@ -19,9 +19,12 @@ function prepare(canvas) {
 }
 
 // nice returns the distance of about three lines up to a number, which is a power of ten times 1, 2 or 5.
-function nice(most) {
-  const raw = most / 3, power = 10 ** Math.floor(Math.log10(raw));
-  return [1, 2, 5, 10].map(n => n * power).find(n => n >= raw);
+// For bytes, whose units are powers of 1,024, it is that of a number of the unit.
+function nice(most, base) {
+  let unit = 1;
+  if (base) while (most / unit >= 1000) unit *= base;
+  const raw = most / unit / 3, power = 10 ** Math.floor(Math.log10(raw));
+  return [1, 2, 5, 10].map(n => n * power).find(n => n >= raw) * unit;
 }
 
 // times returns where the axis of a span has its words, at most so many.
@@ -36,8 +39,8 @@ const left = 52, right = 6;
 
 // Chart draws lines over time. series: [{name, key, colour}], format makes a text of a number.
 export class Chart {
-  constructor(parent, title, series, format) {
-    Object.assign(this, {title, series, format, hover: null});
+  constructor(parent, title, series, format, base) {
+    Object.assign(this, {title, series, format, base, hover: null});
     const box = document.createElement("div");
     box.className = "chart";
     const label = document.createElement("div");
@@ -69,7 +72,7 @@ export class Chart {
     let most = 0;
     for (const s of this.series) for (let i = first; i < t.length; i++) if (data[s.key][i] > most) most = data[s.key][i];
     const x = at => left + (at - from) / (to - from) * (width - left - right);
-    const line = most > 0 ? nice(most) : 1, high = most > 0 ? Math.ceil(most / line) * line : 1;
+    const line = most > 0 ? nice(most, this.base) : 1, high = most > 0 ? Math.ceil(most / line) * line : 1;
     const y = v => bottom - v / high * (bottom - top);
     ctx.strokeStyle = c.line;
     ctx.fillStyle = c.quiet;

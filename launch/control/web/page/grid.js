@@ -161,7 +161,7 @@ export class Grid {
         ctx.fillRect(x, y, f.size, f.size);
         if (r[PHASE] === "Failed") this.cross(ctx, x, y, f.size, c);
         else if (slow(r, this.m)) this.corner(ctx, x, y, f.size, c);
-        if (f.size >= 22) {
+        if (f.size >= 22 && r[PHASE] !== "Failed") {
           ctx.fillStyle = "#fff";
           ctx.font = "11px system-ui, sans-serif";
           ctx.textAlign = "center";

@@ -211,8 +211,8 @@ $("colour").addEventListener("change", () => { grid.by = $("colour").value; draw
 
 const charts = [
   new Chart($("charts"), "CPUs in use", [{name: "", key: "cpu", colour: "running"}], number),
-  new Chart($("charts"), "Memory", [{name: "", key: "memory", colour: "succeeded"}], bytes),
-  new Chart($("charts"), "Step time", [{name: "max", key: "stepWorst", colour: "restarting"}, {name: "median", key: "stepMedian", colour: "running"}], seconds),
+  new Chart($("charts"), "Memory", [{name: "", key: "memory", colour: "succeeded"}], bytes, 1024),
+  new Chart($("charts"), "Step time", [{name: "", key: "stepMedian", colour: "running"}, {name: "worst", key: "stepWorst", colour: "restarting"}], seconds),
   new Chart($("charts"), "Steps", [{name: "", key: "step", colour: "running"}], count),
 ];
 const timeline = new Timeline($("timeline"), text => put($("moment"), text));

@@ -14,6 +14,19 @@ The state is anything that torch.save takes. It is copied to memory that muster 
 writes it to disk behind the training as a file that torch.load reads. Without muster, steps for the disk are written at
 once, and those for memory are not kept.
 """
+import muster
+
+if getattr(muster, "DISTRIBUTION", None) != "muster-launch":  # the other project's file was installed over ours
+    raise ImportError(f"the package muster in {getattr(muster, '__file__', None)} is another project's, which has the same name: "
+                      "pip uninstall muster, then pip install --force-reinstall muster-launch", name="muster")
+try:
+    import torch  # noqa: F401
+except ModuleNotFoundError as err:
+    if err.name != "torch":
+        raise
+    raise ModuleNotFoundError("No module named 'torch': muster.checkpoint saves what PyTorch trains: install PyTorch for this Python",
+                              name="torch") from None
+
 from ._checkpointer import Checkpointer, StorageType
 from ._files import Archive, Bytes
 from ._safetensors import safetensors_file

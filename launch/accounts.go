@@ -10,8 +10,8 @@ import (
 	"muster/launch/report"
 )
 
-// books are what a node knows of the time of its job, under the mutex of its Steering.
-type books struct {
+// accounts are what a node knows of the time of its job, under the mutex of its Steering.
+type accounts struct {
 	ledger accounting.Ledger
 	// group counts the groups of workers; past are the marks of those of the last one that have ended.
 	group    int
@@ -19,6 +19,8 @@ type books struct {
 	restarts map[job.Reason]int
 	// checking is when the check began that goes on, zero for none.
 	checking   time.Time
+	rounds     report.Rounds
+	spans      spans
 	rendezvous report.Durations
 	logBytes   int64 // of workers that others have followed
 	checks     report.Durations
@@ -40,9 +42,11 @@ func causeOf(p report.Phase) (accounting.Cause, bool) {
 	}
 }
 
-// bookLocked takes in that the job stands in another way.
-func (s *Steering) bookLocked(d *report.Status) {
-	b, now, before := &s.books, time.Now(), &s.status
+// accountLocked takes in that the job stands in another way.
+func (s *Steering) accountLocked(d *report.Status) {
+	b, now, before := &s.accounts, time.Now(), &s.status
+	b.rounds.Take(d, now)
+	b.spans.take(d, now)
 	b.ledger.Mark(s.marksLocked())
 	if !b.checking.IsZero() {
 		b.checks.Add(now.Sub(b.checking))
@@ -82,12 +86,13 @@ func (s *Steering) meets() (met func()) {
 	began := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.books.ledger.Mark(s.marksLocked())
-	s.books.ledger.Enter(accounting.Rendezvous, began)
+	s.accounts.ledger.Mark(s.marksLocked())
+	s.accounts.ledger.Enter(accounting.Rendezvous, began)
+	s.accounts.spans.enter("rendezvous", began, &s.status)
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.books.rendezvous.Add(time.Since(began))
+		s.accounts.rendezvous.Add(time.Since(began))
 	}
 }
 
@@ -104,12 +109,12 @@ func marksOf(f *progress.File) accounting.Marks {
 
 // marksLocked are the marks of the group of workers that was started last.
 func (s *Steering) marksLocked() accounting.Marks {
-	m := s.books.past
-	if !s.books.ledger.Training() {
+	m := s.accounts.past
+	if !s.accounts.ledger.Training() {
 		return m
 	}
 	for i := range s.places {
-		if p := &s.places[i]; p.worker != nil && !p.ended && p.group == s.books.group {
+		if p := &s.places[i]; p.worker != nil && !p.ended && p.group == s.accounts.group {
 			m = m.And(marksOf(p.worker.progress))
 		}
 	}
@@ -124,14 +129,21 @@ func (s *Steering) accounting() *report.Accounting {
 }
 
 func (s *Steering) accountingLocked() *report.Accounting {
-	s.books.ledger.Mark(s.marksLocked())
-	account := s.books.ledger.Account(time.Now())
+	s.accounts.ledger.Mark(s.marksLocked())
+	account := s.accounts.ledger.Account(time.Now())
 	a := &report.Accounting{
 		WallSeconds: account.Wall().Seconds(), Goodput: account.Goodput(), Seconds: map[string]float64{},
-		Restarts: maps.Clone(s.books.restarts),
+		Restarts: maps.Clone(s.accounts.restarts),
 	}
 	for _, c := range accounting.Causes() {
 		a.Seconds[c.String()] = account[c].Seconds()
+	}
+	var m report.Measured
+	for _, gather := range s.gather {
+		gather(&m)
+	}
+	if w := m.Written; w.Count > 0 {
+		a.Checkpoints = &report.WrittenParts{Parts: w.Count, Bytes: m.WrittenBytes, Seconds: w.Seconds}
 	}
 	return a
 }
@@ -141,8 +153,8 @@ func (v served) Measured() report.Measured {
 	s := v.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	bytes := s.books.logBytes
-	m := report.Measured{Rendezvous: s.books.rendezvous, Checks: s.books.checks, LogBytes: &bytes}
+	bytes := s.accounts.logBytes
+	m := report.Measured{Rendezvous: s.accounts.rendezvous, Checks: s.accounts.checks, LogBytes: &bytes}
 	for i := range s.places {
 		w := s.places[i].worker
 		if w == nil {
@@ -167,4 +179,21 @@ func (s *Steering) gathers(f func(*report.Measured)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.gather = append(s.gather, f)
+}
+
+// summarize tells of the job as a whole, now that it has ended: in its file where one is asked for, and in the log where
+// it was long.
+func (a *Agent) summarize() {
+	d := a.Steering.Status()
+	a.Steering.mu.Lock()
+	sum := report.NewSummary(d, a.Steering.accounts.rounds)
+	a.Steering.mu.Unlock()
+	if text := sum.Text(); text != "" && d.GroupRank == 0 {
+		a.Log.Info().Msg("the job has lasted " + text)
+	}
+	if path := a.Plan.Job.See.Summary; path != "" {
+		if err := sum.WriteTo(path); err != nil {
+			a.Log.Warn().Err(err).Msg("there is no summary of the job")
+		}
+	}
 }

@@ -1,0 +1,190 @@
+package launch
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"muster/internal/errhint"
+	"muster/internal/printable"
+	"muster/launch/control"
+	"muster/launch/job"
+	"muster/launch/report"
+	"muster/rendezvous"
+)
+
+// pauseWish is a pause that somebody has asked for and that has not begun.
+type pauseWish struct {
+	// version is the rendezvous.Orders.Version that it leads to, 0 where no round has been met yet: then the next one
+	// pauses.
+	version int
+	text    string
+}
+
+// pauseKey is where a node says on the board of a round that the job is to pause: not in all its phases can a round be
+// ended.
+const pauseKey = "control/pause"
+
+// pauseNote is what stands there.
+type pauseNote struct {
+	Version int    `json:"version"`
+	Text    string `json:"text"`
+}
+
+// wantPause takes in that the job is to pause.
+func (s *Steering) wantPause(w pauseWish) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.wish != nil || w.version != 0 && w.version <= s.orders.Version {
+		return
+	}
+	s.wish = &w
+	s.pokePause()
+}
+
+// pokePause has whoever waits look for a wish.
+func (s *Steering) pokePause() {
+	select {
+	case s.pausing <- struct{}{}:
+	default:
+	}
+}
+
+// wished is the pause that is wanted in a round that does not pause, nil for none.
+func (s *Steering) wished() *pauseWish {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.wish
+}
+
+// met takes in the pause of a round that the node has met the others in. A wish for what has come is none any more.
+func (s *Steering) met(p rendezvous.Orders, nodes int, board rendezvous.Board) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rounds, s.orders, s.strangers = true, p, nodes > 1 && board == nil
+	if w := s.wish; w != nil && (p.Paused || w.version != 0 && w.version <= p.Version) {
+		s.wish = nil
+	}
+	if s.wish != nil {
+		s.pokePause()
+	}
+}
+
+// listenPause waits for word of another node that the job is to pause.
+func (s *Steering) listenPause(ctx context.Context, b roundBoard) {
+	for {
+		var said pauseNote
+		text, err := b.Get(ctx, pauseKey)
+		if err == nil && json.Unmarshal(text, &said) == nil && said.Version > 0 {
+			s.wantPause(pauseWish{said.Version, cmp.Or(printable.Output(said.Text), "another node was asked to pause the job")})
+			return
+		}
+		select { // the store may be out of reach for a moment
+		case <-ctx.Done():
+			return
+		case <-time.After(publishEvery):
+		}
+	}
+}
+
+// Pause has the job pause, and says what follows.
+func (s *Steering) Pause(ctx context.Context, by control.Peer) (string, error) {
+	text := fmt.Sprintf("user %d has paused the job on node %s", by.UID, s.plan.Hostname)
+	s.mu.Lock()
+	b, phase, p, strangers, wished, nodes := s.board, s.status.Phase, s.orders, s.strangers, s.wish != nil, s.status.Nodes
+	w := pauseWish{text: text}
+	if s.rounds {
+		w.version = p.Version + 1
+	}
+	s.mu.Unlock()
+	switch {
+	case phase == report.PhaseResuming:
+		return "", errhint.Code(errors.New("cannot pause the job now: it is being resumed"), errhint.TryAgain)
+	case p.Paused || phase == report.PhasePausing || wished:
+		return "", errhint.With(errhint.Usagef("the job is paused already, or about to be (%s)", phase), "muster resume goes on")
+	case strangers:
+		return "", errhint.Usagef("cannot pause the job: %w", errStrangers)
+	case slices.Contains(endPhases, phase):
+		return "", errhint.Code(fmt.Errorf("cannot pause the job: it is decided, and about to end (%s)", phase), errhint.TryAgain)
+	}
+	s.wantPause(w)
+	if b.Board != nil && nodes > 1 {
+		if err := s.tellPause(ctx, b, w); err != nil {
+			s.log.Debug().Err(err).Msg("the other nodes were not told on the board of the round that the job is to pause")
+		}
+	}
+	switch {
+	case phase == report.PhaseRunning:
+		return fmt.Sprintf("the job is being paused: its workers have %v to end, and muster resume starts them again",
+			s.plan.Job.Stop.Grace), nil
+	case w.version == 0:
+		return "the job will pause when its nodes have met, before workers start", nil
+	}
+	return fmt.Sprintf("the job will pause before its workers run again (%s now)", phase), nil
+}
+
+// endPhases are those of a job that is decided.
+var endPhases = []report.Phase{report.PhaseTerminating, report.PhaseSucceeded, report.PhaseFailed, report.PhaseTimeout}
+
+// tellPause tells the other nodes of a round that the job is to pause.
+func (s *Steering) tellPause(ctx context.Context, b roundBoard, w pauseWish) error {
+	ctx, cancel := context.WithTimeout(ctx, tellTime)
+	defer cancel()
+	said, err := json.Marshal(pauseNote{w.version, w.text})
+	if err == nil {
+		err = note(ctx, b.Board, pauseKey, said)
+	}
+	return err
+}
+
+// resumeTime bounds the waiting for a job that is to be resumed, after it was told.
+const resumeTime = 3 * time.Second
+
+// Resume ends the pause of the job, and says what follows. Words take the place of its command.
+func (s *Steering) Resume(ctx context.Context, by control.Peer, words []string) (string, error) {
+	s.mu.Lock()
+	phase, on, wished := s.status.Phase, s.orders.Paused, s.wish != nil
+	s.mu.Unlock()
+	if !on {
+		err := errhint.Usagef("cannot resume the job: it is not paused (%s)", phase)
+		if wished || phase == report.PhasePausing {
+			err = errhint.Code(errors.New("cannot resume the job now: it is about to be paused"), errhint.TryAgain)
+		}
+		return "", err
+	}
+	answer := make(chan error, 1)
+	text := fmt.Sprintf("user %d has resumed the job on node %s", by.UID, s.plan.Hostname)
+	if len(words) > 0 {
+		text += fmt.Sprintf(" with the command %q", job.ShownArgs(words))
+	}
+	late := time.NewTimer(restartTime)
+	defer late.Stop()
+	select {
+	case s.resumes <- resumption{words, text, answer}:
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	case <-late.C:
+		return "",
+			errhint.Code(errhint.With(fmt.Errorf("cannot resume the job now: its nodes meet (%s)", phase), "try again"), errhint.TryAgain)
+	}
+	late.Reset(resumeTime)
+	select {
+	case err := <-answer:
+		if err != nil {
+			return "", err
+		}
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	case <-late.C:
+		return "", errhint.Code(errhint.With(errors.New("the other nodes do not say yet whether the job is resumed"),
+			"look at muster status"), errhint.TryAgain)
+	}
+	if len(words) > 0 {
+		return "the job is resumed: all workers start, with the new command", nil
+	}
+	return "the job is resumed: all workers start again", nil
+}
