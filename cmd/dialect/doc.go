@@ -13,6 +13,7 @@ package dialect
 import (
 	"io/fs"
 
+	"muster/cmd/dialect/jobfile"
 	"muster/internal/platform"
 	"muster/launch/job"
 )
@@ -28,6 +29,10 @@ type Invocation struct {
 	Environ []string
 	// ReadFile reads the file of --config; nil refuses such files.
 	ReadFile func(name string) ([]byte, error)
+	// ReadDir reads the names in a directory, of a Secret; nil: there are none.
+	ReadDir func(name string) ([]string, error)
+	// Explain asks for a request that tells what is missing for a start, where it can.
+	Explain bool
 	// Machine is what a platform is recognised by beside the environment: files by their paths from the root, the host
 	// name, and an address of this machine. The zero value has none of them.
 	Machine Machine
@@ -46,6 +51,8 @@ type Machine struct {
 	// Accelerators counts those that workers see, and has PyTorch's name for such devices, "" for none. fake is the
 	// path of the spec of a fake accelerator that was asked for, empty for the real machine.
 	Accelerators func(fake string) (backend string, n int)
+	// FreePort finds a port at which nothing listens; nil: there is none to be found.
+	FreePort func() (int, error)
 }
 
 // Request is what a command line asks for: a job, and what to do with it.
@@ -66,6 +73,11 @@ type Request struct {
 	// SimulateNodes is how many nodes of the job are to run on this machine, each with an agent of its own; 0 for none
 	// but this one. The job is one of several nodes then, and has no endpoints unless the user named a meeting place.
 	SimulateNodes int
+	// File is the job file that the job is of, nil for none; Placed says what each of its nodes runs, and where, and
+	// Reached what hosts a launcher among them reaches. MadeUp is the spec of fake accelerators for a rehearsal of it, empty for none.
+	File            *jobfile.File
+	Placed, Reached []PlacedNode
+	MadeUp          string
 	// SavePID asks for a file /tmp/<our process id>.deepspeed with our process id while the job runs.
 	SavePID bool
 	// Horovod is what horovodrun was asked beside the job; nil in other dialects.

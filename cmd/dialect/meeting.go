@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"muster/cmd/dialect/jobfile"
 	"muster/internal/errhint"
 	"muster/launch/job"
 )
@@ -33,6 +34,9 @@ func defaultMeeting(backend string) job.Meeting {
 func checkEndpoints(job *job.Job) {
 	if job.Meeting.Backend == backendEtcd {
 		return // which may have a proxy on every machine
+	}
+	if newEnviron(job.Environ)[jobfile.ReplicaVariable] != "" {
+		return // a launcher in a replica of a job file, which is told where they meet
 	}
 	for _, e := range job.Meeting.Endpoints {
 		if isLoopback(e.Host) {

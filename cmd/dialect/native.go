@@ -76,6 +76,10 @@ func Native(inv Invocation) (Request, error) {
 		command[name] = given{text: f.Value.String(), source: job.Source{Kind: job.FromFlag, Name: "--" + f.Name}}
 	})
 	words := resolve(list, command, env, []string{ownPrefix, petPrefix}, inv.ReadFile, &wrong)
+	file := readJobFile(inv, words, rest, &wrong)
+	if file.words(words, &wrong); wrong.list != nil && file.named {
+		return Request{JSON: switched(words["json"])}, wrong.err() // what follows would be about nothing
+	}
 	standalone(words, &wrong)
 	facts, warnings := askPlatform(inv, env, words, &wrong)
 	r := Request{LogLevel: "info", Job: job.Job{
@@ -97,12 +101,17 @@ func Native(inv Invocation) (Request, error) {
 	r.Job.Meeting.Backend = backendStandalone // until a setting says otherwise
 	r.give(list, words, equivalents, &wrong)
 	settleSimulation(&r, words, &wrong)
+	file.launcherHosts(&r, inv, words, &wrong)
 	if hosted(words) {
 		nativeHosts(&r, inv, words, &wrong)
 	} else {
 		nativeMeeting(&r, words, &wrong)
 	}
-	nativeCommand(&r, inv, rest, words, env, &wrong)
+	if file.named {
+		file.place(&r, inv, words, &wrong)
+	} else {
+		nativeCommand(&r, inv, rest, words, env, &wrong)
+	}
 	settleEnv(&r, inv, words, &wrong)
 	checkRules(&r, words, &wrong)
 	checkPolicy(&r, words, &wrong)

@@ -143,6 +143,7 @@ func TestNativeFlags(t *testing.T) {
 		flags := "--env A=1 --env-file conf.yaml --env-expand --env-unset U --env-mode clean --env-pass P --debug-mode " + python + " prog"
 		maps.Copy(static.Job.Sources, accepted(t, nil, "", strings.Fields(flags)...).Job.Sources)
 	}
+	maps.Copy(static.Job.Sources, jobFileRequest(t).Job.Sources)
 	for flag := range dialect.SettingFlags() {
 		_, elsewhere := several.Job.Sources[flag]
 		_, elsewhere2 := static.Job.Sources[flag]

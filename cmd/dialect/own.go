@@ -243,7 +243,7 @@ const fakeVariable = "MUSTER_FAKE"
 // are those of the dialect.
 func misspelt(env environ, flags []string) []string {
 	// Names that other parts of muster read, or that muster gives its workers and a muster inside a worker inherits.
-	known := []string{"FAKE", "FAKE_NODE", "SIMULATED", "SIMULATION", "RUN_DIR", "ROUND", "SOCKET", "CKPT_MEMORY"}
+	known := []string{"FAKE", "FAKE_NODE", "SIMULATED", "SIMULATION", "RUN_DIR", "ROUND", "SOCKET", "CKPT_MEMORY", "REPLICA"}
 	for _, s := range settings() {
 		known = append(known, variable("", s.flag))
 		if s.alias != "" {

@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/go-multierror"
 
 	"muster/internal/errhint"
+	"muster/internal/typos"
 )
 
 // problems gathers what is wrong with a command line, so that the user learns all of it at once.
@@ -80,57 +81,8 @@ func onlyOfRun(flag string) bool {
 	})
 }
 
-// longestName is longer than any flag's name: what is longer is not compared with them.
-const longestName = 64
-
-// nearest returns the known word with the fewest typing errors between it and word, else one that begins like word, or
-// "" when none is close.
-func nearest(word string, known []string) string {
-	if len(word) > longestName {
-		return ""
-	}
-	best, distance := "", 1+max(1, len(word)/4)
-	for _, k := range known {
-		if d := typos(word, k); d < distance {
-			best, distance = k, d
-		}
-	}
-	if best == "" && len(word) >= shortestPrefix {
-		for _, k := range known {
-			if strings.HasPrefix(plain(k), plain(word)) {
-				return k
-			}
-		}
-	}
-	return best
-}
-
-// shortestPrefix is how long the beginning of a name must be to suggest the name, in letters with the dashes.
-const shortestPrefix = 5
+// nearest returns the known word that was probably meant, "" for none.
+func nearest(word string, known []string) string { return typos.Nearest(word, known) }
 
 // plain writes a name with dashes only: dashes and underscores are the same letter in names.
-func plain(name string) string { return strings.ReplaceAll(name, "_", "-") }
-
-// typos counts the letters to insert, delete, replace or swap with their neighbour to get from a to b.
-func typos(a, b string) int {
-	a, b = plain(a), plain(b)
-	before, previous, current := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range previous {
-		previous[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		current[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			current[j] = min(previous[j]+1, current[j-1]+1, previous[j-1]+cost)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				current[j] = min(current[j], before[j-2]+1)
-			}
-		}
-		before, previous, current = previous, current, before
-	}
-	return previous[len(b)]
-}
+func plain(name string) string { return typos.Plain(name) }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"muster/internal/logtext"
+	"muster/internal/typos"
 	"muster/launch/job"
 )
 
@@ -117,7 +118,8 @@ func settings() []setting { return slices.Clone(allSettings()) }
 
 // allSettings are made once: parsers ask for them with each of their flags.
 var allSettings = sync.OnceValue(func() []setting {
-	list := slices.Concat(nodeSettings(), hostSettings(), meetingSettings(), commandSettings(), envSettings(), checkSettings(),
+	list := slices.Concat(nodeSettings(), jobFileSettings(), hostSettings(), meetingSettings(), commandSettings(), envSettings(),
+		checkSettings(),
 		restartSettings(), hangSettings(), logSettings(), checkpointSettings(), ownSettings())
 	if err := declared(list); err != nil {
 		panic("internal error: " + err.Error())
@@ -544,7 +546,7 @@ func setWarm(r *Request, text string) error {
 func nearWarmWord(module string) string {
 	best, distance := "", warmTypos+1
 	for _, w := range []struct{ written, meant string }{{"auto", "auto"}, {"off", "off"}, {"restarts", "restarts"}, {"on", "auto"}} {
-		if d := typos(strings.ToLower(module), w.written); d < distance && d < len(w.written) {
+		if d := typos.Count(strings.ToLower(module), w.written); d < distance && d < len(w.written) {
 			best, distance = w.meant, d
 		}
 	}

@@ -41,6 +41,7 @@ var legal = map[string]string{
 	"config": "empty", "log-level": "error", "ckpt": "on", "ckpt-dir": "d", "ckpt-rate": "5MB", "ckpt-shim": "on", "ckpt-slots": "2",
 	"ckpt-signal": "USR1", "ckpt-on-file": "f",
 	"ckpt-on-command": "c", "ckpt-notices": "off",
+	"job-file": "nowhere.yaml", "kind": "Job", "name": "j", "set": "spec.x=1", "secrets": "d",
 }
 
 // word is a legal word for a setting.

@@ -42,6 +42,13 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 		}
 		tellPlatform(req, log)
 	}
+	if req.MadeUp != "" {
+		forget, err := makeUp(&req)
+		if err != nil {
+			return a.refused(req, hostname(), err)
+		}
+		defer forget()
+	}
 	if req.SimulateNodes > 0 && !req.DryRun && !a.simulated() {
 		return a.simulate(ctx, req, log)
 	}

@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	}
 	testscript.Main(m, map[string]func(){
 		"muster": program, "torchrun": program, "dlrover-run": program, "accelerate": program,
-		"deepspeed": program, "colossalai": program, "horovodrun": program,
+		"deepspeed": program, "colossalai": program, "horovodrun": program, "mpirun": program,
 	})
 }
 

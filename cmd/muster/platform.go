@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net"
 	"os"
 
 	"github.com/rs/zerolog"
@@ -15,7 +16,30 @@ func (a *app) surroundings() dialect.Machine {
 	count := func(fake string) (backend string, n int) {
 		return hardware.Count(fake, a.fakeNode(hostname()), a.lookupEnv)
 	}
-	return dialect.Machine{Files: os.DirFS("/"), Hostname: hostname(), OwnAddr: hostaddr.Outward, Accelerators: count}
+	return dialect.Machine{
+		Files: os.DirFS("/"), Hostname: hostname(), OwnAddr: hostaddr.Outward, Accelerators: count,
+		FreePort: unusedPort,
+	}
+}
+
+// unusedPort finds a port of this machine at which nothing listens. Somebody else may take it before it is used.
+func unusedPort() (int, error) {
+	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+// readDir reads the names in a directory.
+func readDir(name string) ([]string, error) {
+	entries, err := os.ReadDir(name)
+	names := make([]string, len(entries))
+	for i, e := range entries {
+		names[i] = e.Name()
+	}
+	return names, err
 }
 
 // workingDir is the working directory, empty where it cannot be told; plans are refused then.

@@ -60,7 +60,7 @@ link, and the same job runs.`,
 	for _, name := range dialect.Names() {
 		root.AddCommand(newDialectCmd(a, name))
 	}
-	root.AddCommand(newStoreCmd(a), newTokenCmd(a), newExecCmd(a), newPsCmd(a), newStatusCmd(a), newTopCmd(a), newMetricsCmd(a), newStacksCmd(a), newDiagnoseCmd(a), newStopCmd(a), newRestartCmd(a), newPauseCmd(a), newResumeCmd(a), newScaleCmd(a), newKillNodeCmd(a),
+	root.AddCommand(newStoreCmd(a), newTokenCmd(a), newExecCmd(a), newPsCmd(a), newStatusCmd(a), newTopCmd(a), newMetricsCmd(a), newStacksCmd(a), newDiagnoseCmd(a), newStopCmd(a), newExplainCmd(a), newRestartCmd(a), newPauseCmd(a), newResumeCmd(a), newScaleCmd(a), newKillNodeCmd(a),
 		newEventsCmd(a),
 		newLogsCmd(a),
 		newDevicesCmd(a), newCheckCmd(a), newAgentCmd(a), newCkptCmd(a), newAliasCmd(a), newVersionCmd(a))
@@ -148,7 +148,7 @@ func newDialectCmd(a *app, name string) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req, err := dialect.Read(name, dialect.Invocation{
 				Argv0: a.argv[0], Args: args, Environ: a.environ, ReadFile: a.readFile, Machine: a.surroundings(),
-				Dir: workingDir(), Own: a.own,
+				Dir: workingDir(), Own: a.own, ReadDir: readDir,
 			})
 			a.json, a.logFormat = req.JSON, req.LogFormat
 			if err != nil {

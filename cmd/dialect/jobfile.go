@@ -1,0 +1,286 @@
+package dialect
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/go-multierror"
+
+	"muster/cmd/dialect/jobfile"
+	"muster/internal/errhint"
+	"muster/launch/job"
+)
+
+const groupJobFile = "Job files"
+
+// ofJobFile is met where a job file is read.
+var ofJobFile = condition{"without a job file", "name one by -f", func(r *Request, _ map[string]given) bool { return r.File != nil }}
+
+// jobFileSettings are read by readJobFile, before all others.
+func jobFileSettings() []setting {
+	later := func(*Request, string) error { return nil }
+	return []setting{
+		{
+			flag: "job-file", short: "f", arg: "FILE", group: groupJobFile, use: always,
+			help: "Run the job of FILE, YAML for a cluster: " + strings.Join(jobfile.Kinds(), ", ") +
+				". Its replicas become nodes, on this machine or on --hosts; what stands behind -- are further arguments of its command. muster explain FILE says what becomes of each line.",
+			set: later,
+		},
+		{
+			flag: "kind", arg: "KIND", group: groupJobFile, use: use{ofJobFile},
+			help: "With --job-file: the kind of the job that is meant, where the file has several.", set: later,
+		},
+		{
+			flag: "name", arg: "NAME", group: groupJobFile, use: use{ofJobFile},
+			help: "With --job-file: the name of the job that is meant, where the file has several.", set: later,
+		},
+		{
+			flag: "set", separator: several, arg: "PATH=VALUE", group: groupJobFile, use: use{ofJobFile},
+			help: "With --job-file: read the file as if VALUE stood at PATH, as in spec.runPolicy.backoffLimit=3 or spec.replicaSpecs[0].replicas=2. May be given again.",
+			set:  later,
+		},
+		{
+			flag: "secrets", arg: "DIR", group: groupJobFile, use: use{ofJobFile},
+			help: "With --job-file: where variables from Secrets and ConfigMaps come from: DIR has a directory for each, and a file in it for each key.",
+			set:  later,
+		},
+		{
+			flag: "lenient", form: formSwitch, def: "false", group: groupJobFile, use: use{ofJobFile},
+			help: "With --job-file: pass over fields and kinds that nobody knows, with a warning, where they would be refused.",
+			set:  checkSwitch,
+		},
+	}
+}
+
+// PlacedNode is a node of a job file where it will run.
+type PlacedNode struct {
+	Pod  jobfile.Pod
+	Host string
+	Node jobfile.Node
+}
+
+// jobFile is the file of a job that is being read. The zero value is a command line without one.
+type jobFile struct {
+	named bool // even where it could not be read
+	file  *jobfile.File
+	path  string
+	hosts []string // of a rehearsal, or those that a launcher in the file reaches
+	here  bool     // it is a rehearsal
+}
+
+// readJobFile reads the file that the words name, if they name one.
+func readJobFile(inv Invocation, words map[string]given, args []string, wrong *problems) jobFile {
+	word, ok := words["job-file"]
+	if !ok {
+		return jobFile{}
+	}
+	f := jobFile{named: true, path: word.text}
+	if inv.ReadFile == nil {
+		wrong.add(fmt.Errorf("cannot read %s: no files can be read here", word.text))
+		return f
+	}
+	content, err := inv.ReadFile(word.text)
+	if err != nil {
+		wrong.add(fmt.Errorf("cannot use %s: %w", word.written("job-file"), err))
+		return f
+	}
+	o := jobfile.Options{
+		File: word.text, Content: content, Kind: words["kind"].text, Name: words["name"].text, Secrets: words["secrets"].text,
+		Lenient: switched(words["lenient"]), Explain: inv.Explain, Args: args, Given: map[string]bool{}, ReadFile: inv.ReadFile,
+		ReadDir: inv.ReadDir,
+	}
+	for _, s := range pieces(words, "set") {
+		o.Set = append(o.Set, s.text)
+	}
+	for _, e := range pieces(words, "env") {
+		name, _, _ := strings.Cut(e.text, "=")
+		o.Given[name] = true
+	}
+	for _, e := range pieces(words, "env-file") {
+		list, _ := readEnvFile(e.text, inv.ReadFile, false) // settleEnv tells what is wrong with it
+		for _, v := range list {
+			o.Given[v.Name] = true
+		}
+	}
+	f.file, err = jobfile.Read(o)
+	if list, ok := errors.AsType[*multierror.Error](err); ok {
+		for _, one := range list.Errors {
+			wrong.add(one)
+		}
+	} else {
+		wrong.add(err)
+	}
+	return f
+}
+
+// words gives settings the words that follow from the file, where nobody says something stronger.
+func (f *jobFile) words(words map[string]given, wrong *problems) {
+	if f.file == nil {
+		return
+	}
+	fromFile := map[string]given{}
+	for _, w := range f.file.Words {
+		word := given{text: w.Text, source: w.Source}
+		switch other, twice := fromFile[w.Flag]; {
+		case twice && w.Flag == "fatal-exit-codes":
+			word.text = other.text + "," + w.Text
+		case twice && other.text != w.Text:
+			wrong.add(errhint.With(fmt.Errorf("cannot use %s and %s together: muster has one for all nodes of a job",
+				other.written(w.Flag), word.written(w.Flag)), "give --"+w.Flag))
+			continue
+		}
+		fromFile[w.Flag] = word
+	}
+	nodes := f.file.Nodes()
+	source := nodes[0].Source
+	fromFile["run-id"] = given{text: f.file.Name, source: source}
+	fromFile["nproc-per-node"] = given{text: "1", source: source}
+	fromFile["platform"] = given{text: "none", source: source}
+	for _, flag := range []string{
+		"standalone", "simulate-nodes", "nnodes", "nproc-per-node", "node-rank", "master-addr", "master-port",
+		"rdzv", "spares", "module", "no-python",
+	} {
+		if word, ok := words[flag]; ok && word.source.Kind == job.FromFlag {
+			wrong.add(fmt.Errorf("cannot use %s with %s: the file says what runs on which nodes", word.written(flag), f.path))
+		}
+		delete(words, flag) // of variables that are meant for other jobs
+	}
+	f.here = !hosted(words)
+	if f.here && len(f.file.Pods) > maxSimulated {
+		wrong.add(errhint.With(fmt.Errorf("cannot run %d nodes on this machine: %d are the most (%s)", len(f.file.Pods), maxSimulated,
+			f.file.Pods[0].Source), "name machines by --hosts, or give fewer replicas by --set"))
+		return
+	}
+	if f.here {
+		for i := range f.file.Pods {
+			f.hosts = append(f.hosts, "127.0.0."+strconv.Itoa(i+1))
+		}
+	}
+	if f.file.Launcher == nil {
+		fromFile["nnodes"] = given{text: strconv.Itoa(len(nodes)), source: source}
+	}
+	if f.here && len(nodes) > 1 {
+		fromFile["hosts"] = given{text: strings.Join(f.hosts, ","), source: source}
+	}
+	for flag, word := range fromFile {
+		if _, ok := words[flag]; !ok {
+			words[flag] = word
+		}
+	}
+}
+
+// launcherHosts takes the hosts away from a job whose launcher reaches them.
+func (f *jobFile) launcherHosts(r *Request, inv Invocation, words map[string]given, wrong *problems) {
+	if f.file == nil || f.file.Launcher == nil || f.here {
+		return
+	}
+	list, flag := readHosts(r, inv, words, wrong)
+	for _, h := range list {
+		f.hosts = append(f.hosts, h.Name)
+	}
+	if n := len(f.file.Pods); list != nil && len(list) != n {
+		wrong.add(errhint.With(fmt.Errorf("cannot use %s with %d nodes in %s (%s)", words[flag].written(flag), n, f.path,
+			f.file.Pods[0].Source), "name as many hosts, or change the number by --set"))
+	}
+	for _, flag := range []string{"hosts", "hostfile", "include", "exclude"} {
+		delete(words, flag)
+	}
+}
+
+// place puts the file's nodes where they run.
+func (f *jobFile) place(r *Request, inv Invocation, words map[string]given, wrong *problems) {
+	if f.file == nil || wrong.list != nil {
+		return
+	}
+	j := &r.Job
+	r.File = f.file
+	at := jobfile.Places{Hosts: f.hosts, Port: f.file.Port()}
+	if len(j.Hosts.Nodes) > 0 {
+		at.Hosts = nil
+		for _, n := range j.Hosts.Nodes {
+			at.Hosts = append(at.Hosts, n.Name)
+		}
+	}
+	if f.here && inv.Machine.FreePort != nil && !inv.Explain {
+		var err error
+		if at.Port, err = inv.Machine.FreePort(); err != nil {
+			wrong.add(fmt.Errorf("cannot find a port at which the nodes meet: %w", err))
+			return
+		}
+	}
+	command, nodes, err := f.file.Place(at)
+	if err != nil {
+		wrong.add(err)
+		return
+	}
+	j.Command = command
+	pods := f.file.Nodes()
+	for i, n := range nodes {
+		host := "127.0.0.1"
+		if i < len(at.Hosts) && f.file.Launcher == nil {
+			host = at.Hosts[i]
+		}
+		r.Placed = append(r.Placed, PlacedNode{Pod: pods[i], Host: host, Node: n})
+		if i < len(j.Hosts.Nodes) {
+			j.Hosts.Nodes[i].Env = n.Env
+		} else {
+			j.NodeEnv = n.Env
+		}
+	}
+	if f.file.Launcher != nil {
+		for i, p := range f.file.Pods {
+			r.Reached = append(r.Reached, PlacedNode{Pod: p, Host: at.Hosts[i]})
+		}
+	}
+	j.Warnings = append(j.Warnings, f.warnings()...)
+	f.makeUp(r, inv, words)
+}
+
+// warnings tell at a start what the file asks for and muster does not do.
+func (f *jobFile) warnings() (list []string) {
+	var left []string
+	for _, l := range f.file.Lines {
+		switch l.State {
+		case jobfile.Cluster:
+			left = append(left, l.Path)
+		case jobfile.Unknown:
+			list = append(list, fmt.Sprintf("%s: %s is unknown and passed over", l.Source, l.Path))
+		default: // done, or told where it is missing
+		}
+	}
+	if len(left) > 0 {
+		const most = 6
+		more := ""
+		if len(left) > most {
+			more = fmt.Sprintf(" and %d more", len(left)-most)
+		}
+		list = append(list, fmt.Sprintf("left to the cluster: %s%s; muster explain %s tells of each line",
+			strings.Join(left[:min(most, len(left))], ", "), more, f.path))
+	}
+	return list
+}
+
+// makeUp makes up the accelerators that the file asks for, where its nodes are rehearsed.
+func (f *jobFile) makeUp(r *Request, inv Invocation, words map[string]given) {
+	if _, said := words["accelerator"]; said || !f.here || !f.file.Accelerated {
+		return
+	}
+	if inv.Machine.Accelerators != nil && !r.Job.FakeOnReal {
+		if _, n := inv.Machine.Accelerators(""); n > 0 {
+			r.Job.Warnings = append(r.Job.Warnings,
+				fmt.Sprintf("all nodes of this rehearsal see the same %d accelerators of this machine; --fake-on-real makes some up", n))
+			return
+		}
+	}
+	i := slices.IndexFunc(f.file.Pods, func(p jobfile.Pod) bool { return p.Accelerators > 0 })
+	var b strings.Builder
+	fmt.Fprintf(&b, "version: 1\ndefaults: {vendor: %s, count: 0}\nnodes:\n", f.file.Pods[i].Vendor)
+	for i, p := range f.file.Pods {
+		fmt.Fprintf(&b, "  %s: {vendor: %s, count: %d}\n", f.hosts[i], cmp.Or(p.Vendor, f.file.Pods[i].Vendor, "nvidia"), p.Accelerators)
+	}
+	r.MadeUp = b.String()
+}

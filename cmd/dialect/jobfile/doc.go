@@ -1,0 +1,132 @@
+// Package jobfile reads the files by which clusters are asked for training jobs (the custom resources of training
+// operators, and Kubernetes' own jobs), and says what muster does with each of their lines.
+//
+// A replica of the file, a pod, becomes a node with one worker: the container's command. A launcher inside the command,
+// such as torchrun, is muster under that name. What the operator and the kubelet would do for the pod, muster's agent
+// does: it tells the pod the operator's variables, restarts it as the file's policies say, and ends it with the job.
+//
+// Everything here is pure, as in cmd/dialect: files are read through Options only, and nothing is looked up on the
+// machine. Each value keeps the line that it stands in.
+package jobfile
+
+import (
+	"go.yaml.in/yaml/v3"
+
+	"muster/launch/job"
+)
+
+// Options say which job of a file is wanted, and how it is read.
+type Options struct {
+	// File is the path of the file, as it is named in messages, and Content what stands in it.
+	File    string
+	Content []byte
+	// Kind and Name choose among several jobs; empty: there is one.
+	Kind, Name string
+	// Set are changes, "path=value", that are made before anything is read.
+	Set []string
+	// Secrets is a directory with a directory for each Secret and ConfigMap, and a file in it for each key; empty:
+	// none.
+	Secrets string
+	// Given are the variables that somebody else gives the workers, and that the file need not.
+	Given map[string]bool
+	// Lenient lists unknown fields where they would be refused. Explain lists what is missing for a start.
+	Lenient, Explain bool
+	// Args stand behind the arguments of every replica's command.
+	Args []string
+	// ReadFile reads a file, ReadDir the names in a directory.
+	ReadFile func(name string) ([]byte, error)
+	ReadDir  func(name string) ([]string, error)
+}
+
+// State says what becomes of a line.
+type State string
+
+// The states of lines.
+const (
+	// Applied is what muster does as the line says.
+	Applied State = "applied"
+	// Mapped is what muster does in its own way.
+	Mapped State = "mapped"
+	// Cluster is what muster leaves to the cluster.
+	Cluster State = "cluster"
+	// Missing is what a start would need and is not there.
+	Missing State = "missing"
+	// Unknown is a field that nobody knows.
+	Unknown State = "unknown"
+)
+
+// Line is one value of the file, or a part of it that is left to the cluster as a whole.
+type Line struct {
+	// Path is the field, such as spec.runPolicy.backoffLimit, and Source its place: "file:line", or "--set path".
+	Path   string `json:"path"`
+	Source string `json:"source"`
+	line   int
+	// Value is what stands there, shortened; empty for maps and lists, and for values that may be secrets.
+	Value string `json:"value,omitempty"`
+	State State  `json:"state"`
+	// As says what muster makes of it, or why it leaves it.
+	As string `json:"as"`
+}
+
+// Word is a setting of muster's own, by the name of its flag, that follows from the file.
+type Word struct {
+	Flag, Text string
+	Source     job.Source
+}
+
+// File is a job as a file has it.
+type File struct {
+	Kind, Name, Namespace string
+	// Words are settings of the job; Lines all lines of the file in their order.
+	Words []Word
+	Lines []Line
+	// Pods are the replicas in the order of their ranks. Where there is a Launcher, it alone runs a command, and
+	// reaches the pods as its hosts.
+	Pods     []Pod
+	Launcher *Pod
+	// Accelerated reports whether some container asks for accelerators.
+	Accelerated bool
+
+	shape shape
+	port  int // at which pods meet, in the cluster
+	// beside are the variables that the operator gives a pod.
+	beside func(f *File, i int, at Places) []job.Var
+	// files are what the operator mounts into the launcher, by their paths there.
+	files func(at Places) map[string]string
+}
+
+// shape is what kinds with elastic meetings know of them.
+type shape struct {
+	nnodes, procs string
+	elastic       bool
+	backend       string // of torchrun's rendezvous; empty: none
+	endpoint      string // outside of the job
+	conf          string
+	restarts      string
+	slots         int
+	mpi           string
+}
+
+// Pod is one replica.
+type Pod struct {
+	// Role is its group in the file, Name what the cluster would call it, Index its number in the group.
+	Role, Name string
+	Index      int
+	// Argv is its command, as the file has it.
+	Argv []string
+	// Accelerators are how many it asks for, of Vendor as specs of fake accelerators name it.
+	Accelerators int
+	Vendor       string
+	// Source is where the number of replicas stands.
+	Source job.Source
+
+	env     []variable
+	command *yaml.Node
+}
+
+// Places are where a job's nodes are.
+type Places struct {
+	// Hosts are the nodes' names or addresses, in the order of their ranks; Port is where pods meet, on the first.
+	Hosts []string
+	Port  int
+}

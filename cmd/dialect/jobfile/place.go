@@ -1,0 +1,322 @@
+package jobfile
+
+import (
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"al.essio.dev/pkg/shellescape"
+
+	"muster/internal/errhint"
+	"muster/launch/job"
+)
+
+// host is where a node is.
+func (at Places) host(i int) string {
+	if i < len(at.Hosts) {
+		return at.Hosts[i]
+	}
+	return "127.0.0.1"
+}
+
+// master is where pods meet.
+func (at Places) master() string {
+	host := at.host(0)
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	return host + ":" + strconv.Itoa(at.Port)
+}
+
+// own is a variable that an operator gives pods.
+func own(name, value string) job.Var {
+	return job.Var{Name: name, Value: value, Source: job.Source{Kind: job.FromMuster, Name: "as the operator tells a pod"}}
+}
+
+// ReplicaVariable tells a node which replica of the file it is.
+const ReplicaVariable = "MUSTER_REPLICA"
+
+// Port is where the pods meet in the cluster.
+func (f *File) Port() int { return f.port }
+
+// Nodes are the nodes that run commands: the pods, or the launcher alone.
+func (f *File) Nodes() []Pod {
+	if f.Launcher != nil {
+		return []Pod{*f.Launcher}
+	}
+	return f.Pods
+}
+
+// Node is what a node runs, and the variables that it is told.
+type Node struct {
+	Argv []string
+	Env  []job.Var
+}
+
+// Place says what each of Nodes runs where the nodes are at those places, and the command that all of them have.
+func (f *File) Place(at Places) (job.Command, []Node, error) {
+	pods := f.Nodes()
+	nodes := make([]Node, len(pods))
+	names := f.names(at)
+	for i := range pods {
+		nodes[i] = f.node(&pods[i], i, at, names)
+	}
+	same := !slices.ContainsFunc(nodes, func(n Node) bool { return !slices.Equal(n.Argv, nodes[0].Argv) })
+	plain := same && f.Launcher == nil && !slices.ContainsFunc(nodes, func(n Node) bool { return launches(n.Argv) || n.meets(pods) })
+	for i := range nodes {
+		n := &nodes[i]
+		if !plain {
+			continue
+		}
+		// The command itself is the worker, and muster tells workers as operators tell pods.
+		n.Env = slices.DeleteFunc(n.Env, func(v job.Var) bool { return v.Source.Kind == job.FromMuster && job.TellsWorkers(v.Name) })
+	}
+	if plain {
+		return job.Command{Kind: job.Program, Name: nodes[0].Argv[0], Args: nodes[0].Argv[1:]}, nodes, nil
+	}
+	for i := range nodes {
+		nodes[i].Env = append(nodes[i].Env, own(ReplicaVariable, strconv.Itoa(i)))
+	}
+	script, err := f.script(nodes, at)
+	return job.Command{Kind: job.Program, Name: "/bin/sh", Args: []string{"-c", script}}, nodes, err
+}
+
+// meets reports whether the container itself says where workers meet.
+func (n Node) meets([]Pod) bool {
+	return slices.ContainsFunc(n.Env, func(v job.Var) bool { return v.Source.Kind != job.FromMuster && job.TellsWorkers(v.Name) })
+}
+
+// node is a pod with the values that its references have.
+func (f *File) node(p *Pod, i int, at Places, names func(string) string) Node {
+	var env []job.Var
+	values := map[string]string{}
+	if f.beside != nil {
+		env = f.beside(f, i, at)
+	}
+	for _, v := range env {
+		values[v.Name] = v.Value
+	}
+	operators := len(env)
+	for _, x := range p.env {
+		v := x.Var
+		if x.of != nil {
+			v.Value = x.of(p, at, i, f)
+		}
+		if slices.ContainsFunc(env[:operators], func(o job.Var) bool { return o.Name == v.Name }) {
+			continue // the operator's wins, as it does in a pod
+		}
+		if x.of == nil {
+			v.Value = expand(names(v.Value), values)
+		}
+		values[v.Name] = v.Value
+		if j := slices.IndexFunc(env, func(o job.Var) bool { return o.Name == v.Name }); j >= 0 {
+			env[j] = v
+			continue
+		}
+		env = append(env, v)
+	}
+	n := Node{Env: env, Argv: make([]string, len(p.Argv))}
+	for j, word := range p.Argv {
+		n.Argv[j] = expand(names(word), values)
+	}
+	n.Argv = asLauncher(n.Argv)
+	return n
+}
+
+// expand replaces $(NAME) as Kubernetes does: by variables that are known, and $$ stands for a dollar sign.
+func expand(text string, values map[string]string) string {
+	if !strings.Contains(text, "$") {
+		return text
+	}
+	var b strings.Builder
+	for i := 0; i < len(text); i++ {
+		if text[i] != '$' || i+1 == len(text) {
+			b.WriteByte(text[i])
+			continue
+		}
+		switch end := strings.IndexByte(text[i:], ')'); {
+		case text[i+1] == '$':
+			b.WriteByte('$')
+			i++
+		case text[i+1] == '(' && end > 0:
+			if value, known := values[text[i+2:i+end]]; known {
+				b.WriteString(value)
+			} else {
+				b.WriteString(text[i : i+end+1])
+			}
+			i += end
+		default:
+			b.WriteByte('$')
+		}
+	}
+	return b.String()
+}
+
+// names returns what replaces the names that pods have in a cluster by the places of their nodes.
+func (f *File) names(at Places) func(string) string {
+	where := map[string]string{}
+	var all []string
+	for i, p := range f.Pods {
+		where[p.Name] = at.host(i)
+		all = append(all, regexp.QuoteMeta(p.Name))
+	}
+	slices.SortFunc(all, func(a, b string) int { return len(b) - len(a) })
+	found := regexp.MustCompile(`(^|[^A-Za-z0-9.-])(` + strings.Join(all, "|") + `)((?:\.[a-z0-9-]+)*)($|[^A-Za-z0-9.-])`)
+	return func(text string) string {
+		if !strings.Contains(text, f.Name) {
+			return text
+		}
+		for range 2 { // two names may share what stands between them
+			text = found.ReplaceAllStringFunc(text, func(word string) string {
+				m := found.FindStringSubmatch(word)
+				return m[1] + where[m[2]] + m[4]
+			})
+		}
+		return text
+	}
+}
+
+// modules are the launchers that Python starts by -m, with the names under which muster is them.
+var modules = map[string]string{
+	"torch.distributed.run": "torch.distributed.run", "torch.distributed.launch": "torch.distributed.launch",
+	"accelerate.commands.launch": "accelerate-launch", "torch.distributed.elastic.agent": "",
+}
+
+// launchers are the programs that muster is inside of a node's command.
+var launchers = []string{
+	"torchrun", "dlrover-run", "horovodrun", "accelerate", "accelerate-launch", "colossalai", "deepspeed", "mpirun", "mpiexec",
+	"torch.distributed.run", "torch.distributed.launch",
+}
+
+// asLauncher names a launcher so that muster's is found.
+func asLauncher(argv []string) []string {
+	if len(argv) == 0 {
+		return argv
+	}
+	base := path.Base(argv[0])
+	if slices.Contains(launchers, base) {
+		return append([]string{base}, argv[1:]...)
+	}
+	for i := 1; i+1 < len(argv) && strings.HasPrefix(base, "python"); i++ {
+		if argv[i] == "-m" && modules[argv[i+1]] != "" {
+			return append([]string{modules[argv[i+1]]}, argv[i+2:]...)
+		}
+		if !strings.HasPrefix(argv[i], "-") {
+			break
+		}
+	}
+	return argv
+}
+
+// shells run scripts, in which launchers may stand.
+var shells = []string{"sh", "bash", "dash", "ash", "zsh", "env", "exec", "nohup", "stdbuf", "numactl", "timeout"}
+
+// launches reports whether launchers may be in a command.
+func launches(argv []string) bool {
+	base := path.Base(argv[0])
+	return slices.Contains(launchers, base) || slices.Contains(shells, base) || strings.HasSuffix(base, ".sh") ||
+		strings.Contains(argv[0], "/") &&
+			!strings.HasPrefix(base, "python")
+}
+
+// podless are the variables of muster's workers that no pod has, and placed those by which pods are told apart, too.
+var (
+	podless = []string{
+		"LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE",
+		"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID",
+		"TORCHELASTIC_SIGNALS_TO_HANDLE",
+	}
+	placed = []string{"MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"}
+)
+
+// untold are the variables that the nodes' commands are not to have, though muster tells its workers: where the
+// operator or the file says how pods meet, or a launcher does that. Otherwise they meet as muster's workers do.
+func untold(nodes []Node) []string {
+	set := func(name string) bool {
+		return slices.ContainsFunc(nodes, func(n Node) bool {
+			return slices.ContainsFunc(n.Env, func(v job.Var) bool { return v.Name == name })
+		})
+	}
+	launcher := slices.ContainsFunc(nodes, func(n Node) bool { return slices.Contains(launchers, n.Argv[0]) })
+	if !launcher && !set("MASTER_ADDR") && !set("PET_NNODES") {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Concat(podless, placed), set)
+}
+
+// script is what a shell runs on each node: it puts muster under its launchers' names first in PATH, writes what the
+// operator mounts, and becomes the replica's command. The shell's parent is the node's agent, which is muster.
+func (f *File) script(nodes []Node, at Places) (string, error) {
+	var b strings.Builder
+	b.WriteString("d=$MUSTER_RUN_DIR/pod\nmkdir -p \"$d\" || exit 125\nm=$(readlink \"/proc/$PPID/exe\") || exit 125\n")
+	fmt.Fprintf(&b, "for n in %s; do ln -sf \"$m\" \"$d/$n\" || exit 125; done\nPATH=$d:$PATH\nexport PATH\n", strings.Join(launchers, " "))
+	if unset := untold(nodes); len(unset) > 0 {
+		fmt.Fprintf(&b, "unset %s\n", strings.Join(unset, " "))
+	}
+	var mounted []string
+	if f.files != nil {
+		files := f.files(at)
+		for name := range files {
+			mounted = append(mounted, name)
+		}
+		slices.Sort(mounted)
+		for _, name := range mounted {
+			fmt.Fprintf(&b, "printf %%s %s >\"$d\"/%s || exit 125\nchmod 755 \"$d\"/%[2]s\n", shellescape.Quote(files[name]),
+				path.Base(name))
+		}
+		for _, v := range nodes[0].Env {
+			if slices.Contains(mounted, v.Value) {
+				fmt.Fprintf(&b, "%s=$d/%s\nexport %[1]s\n", v.Name, path.Base(v.Value))
+			}
+		}
+	}
+	alike := map[string][]string{}
+	var order []string
+	for i, n := range nodes {
+		words := make([]string, len(n.Argv))
+		for j, word := range n.Argv {
+			words[j] = quoted(word, mounted)
+		}
+		line := strings.Join(words, " ")
+		if alike[line] == nil {
+			order = append(order, line)
+		}
+		alike[line] = append(alike[line], strconv.Itoa(i))
+	}
+	if len(order) == 1 {
+		fmt.Fprintf(&b, "exec %s\n", order[0])
+	} else {
+		fmt.Fprintf(&b, "case $%s in\n", ReplicaVariable)
+		for _, line := range order {
+			fmt.Fprintf(&b, "%s) exec %s ;;\n", strings.Join(alike[line], "|"), line)
+		}
+		b.WriteString("esac\n")
+	}
+	const most = 100 << 10 // of the 128 KiB that an argument may have
+	if b.Len() > most {
+		return "",
+			errhint.With(fmt.Errorf("the commands of the job's nodes have %d bytes, more than the %d that a shell takes", b.Len(), most),
+				"put long scripts into files")
+	}
+	return b.String(), nil
+}
+
+// quoted is a word for a shell, with the paths of what the operator mounts replaced by where it lies here.
+func quoted(word string, mounted []string) string {
+	for _, name := range mounted {
+		if before, after, found := strings.Cut(word, name); found {
+			text := `"$d"/` + path.Base(name)
+			if before != "" {
+				text = quoted(before, mounted) + text
+			}
+			if after != "" {
+				text += quoted(after, mounted)
+			}
+			return text
+		}
+	}
+	return shellescape.Quote(word)
+}

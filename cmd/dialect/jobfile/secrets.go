@@ -1,0 +1,108 @@
+package jobfile
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"regexp"
+	"slices"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// objectName is what Secrets, ConfigMaps and their keys may be called: nothing that leads out of a directory.
+var objectName = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,252}$`)
+
+// maxSecret is the largest value that is taken for a variable.
+const maxSecret = 128 << 10
+
+// object is the Secret or ConfigMap of a name in the same file, nil for none.
+func (r *reader) object(kind, name string) *yaml.Node {
+	for _, d := range r.others {
+		if m := get(d, "metadata"); scalar(d, "kind") == kind && m != nil && m.Kind == yaml.MappingNode && scalar(m, "name") == name {
+			return d
+		}
+	}
+	return nil
+}
+
+// data are the texts of an object in the file, by their keys.
+func (r *reader) data(object *yaml.Node) (map[string]string, error) {
+	all := map[string]string{}
+	for _, field := range []string{"data", "stringData"} {
+		m := get(object, field)
+		if m == nil || m.Kind != yaml.MappingNode {
+			continue
+		}
+		for _, p := range pairs(m, func(_, _ *yaml.Node) {}) {
+			text := aim(p.value).Value
+			if field == "data" && scalar(object, "kind") == "Secret" {
+				plain, err := base64.StdEncoding.DecodeString(text)
+				if err != nil {
+					return nil, fmt.Errorf("the Secret in line %d has data under %s that is no base64", object.Line, p.key.Value)
+				}
+				text = string(plain)
+			}
+			all[p.key.Value] = text
+		}
+	}
+	return all, nil
+}
+
+// entry is the text of a key of a Secret or a ConfigMap: of this file, or of the directory of --secrets. Its errors
+// name no text.
+func (r *reader) entry(kind, name, key string) (text string, found bool, err error) {
+	if !objectName.MatchString(name) || !objectName.MatchString(key) {
+		return "", false, fmt.Errorf("%q and %q are no names of a %s and its key", name, key, kind)
+	}
+	if object := r.object(kind, name); object != nil {
+		all, err := r.data(object)
+		text, found = all[key]
+		return text, found, err
+	}
+	if r.Secrets == "" || r.ReadFile == nil {
+		return "", false, nil
+	}
+	content, err := r.ReadFile(filepath.Join(r.Secrets, name, key))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", false, nil
+	case err != nil:
+		return "", false, err
+	case len(content) > maxSecret || slices.Contains(content, 0):
+		return "", false, fmt.Errorf("the file %s is no text of a variable: it has a zero byte, or more than %d bytes",
+			filepath.Join(r.Secrets, name, key), maxSecret)
+	}
+	return string(content), true, nil
+}
+
+// keys are those of a Secret or a ConfigMap.
+func (r *reader) keys(kind, name string) (list []string, found bool, err error) {
+	if !objectName.MatchString(name) {
+		return nil, false, fmt.Errorf("%q is no name of a %s", name, kind)
+	}
+	if object := r.object(kind, name); object != nil {
+		all, err := r.data(object)
+		for key := range all {
+			list = append(list, key)
+		}
+		slices.Sort(list)
+		return list, true, err
+	}
+	if r.Secrets == "" || r.ReadDir == nil {
+		return nil, false, nil
+	}
+	names, err := r.ReadDir(filepath.Join(r.Secrets, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, false, nil
+	}
+	for _, key := range names {
+		if objectName.MatchString(key) && key[0] != '.' { // ..data is how a cluster mounts them
+			list = append(list, key)
+		}
+	}
+	slices.Sort(list)
+	return list, true, err
+}

@@ -1,0 +1,109 @@
+package dialect_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"muster/cmd/dialect"
+	"muster/launch/job"
+)
+
+// readJob reads a command line with the files of the job file reader's tests.
+func readJob(env []string, args ...string) (dialect.Request, error) {
+	return dialect.Read("run", dialect.Invocation{
+		Argv0: "muster", Args: args, Environ: env,
+		ReadFile: func(name string) ([]byte, error) {
+			if strings.HasSuffix(name, ".yaml") {
+				return os.ReadFile(filepath.Join("jobfile/testdata", name))
+			}
+			return nil, fs.ErrNotExist
+		},
+		Machine: dialect.Machine{FreePort: func() (int, error) { return 4321, nil }},
+	})
+}
+
+// jobFileRequest is a request with all settings of job files.
+func jobFileRequest(t *testing.T) dialect.Request {
+	t.Helper()
+	req, err := readJob(nil, "-f", "pytorchjob.yaml", "--kind", "pytorchjob", "--name", "mnist", "--secrets", "dir", "--lenient", "--set",
+		"spec.runPolicy.backoffLimit=7", "--set", "spec.unknown=1", "--env", "EPOCHS=9", "--clean-policy", "all")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return req
+}
+
+// A job file makes the job that flags would make, with the line that each value comes from; flags win over it.
+func TestJobFile(t *testing.T) {
+	t.Parallel()
+	req := jobFileRequest(t)
+	j := &req.Job
+	if j.RunID != "mnist" || j.Nodes != (job.Range{Min: 3, Max: 3}) || j.Procs != "1" || len(j.Hosts.Nodes) != 3 ||
+		j.Hosts.Nodes[2].Name != "127.0.0.3" {
+		t.Errorf("%+v", j)
+	}
+	r := j.Restart
+	if r.Policy != job.RestartExitCode || r.BackoffLimit != 7 || r.MaxRestarts != 7 || r.Success != job.QuorumRank0 ||
+		r.Clean != job.CleanAll || r.Deadline.Seconds() != 600 || !r.Retryable.Has(128) || r.Retryable.Has(127) {
+		t.Errorf("%+v", r)
+	}
+	want := map[string]string{
+		"backoff-limit": "flag --set spec.runPolicy.backoffLimit", "active-deadline": "config pytorchjob.yaml:12",
+		"hosts": "config pytorchjob.yaml:16", "clean-policy": "flag --clean-policy",
+	}
+	got := map[string]string{}
+	for flag := range want {
+		got[flag] = j.Sources[flag].String()
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	vars := map[string]string{}
+	for _, v := range j.Hosts.Nodes[1].Env {
+		vars[v.Name] = v.Value
+	}
+	for name, want := range map[string]string{
+		"PET_NNODES": "3", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": "4321", "WORLD_SIZE": "6", "EPOCHS": "",
+	} {
+		if vars[name] != want {
+			t.Errorf("%s is %q, want %q", name, vars[name], want)
+		}
+	}
+	if !strings.Contains(strings.Join(j.Warnings, "\n"), "spec.unknown is unknown and passed over") {
+		t.Errorf("%q", j.Warnings)
+	}
+	if spec := "version: 1\ndefaults: {vendor: nvidia, count: 0}\nnodes:\n  127.0.0.1: {vendor: nvidia, count: 2}\n"; !strings.HasPrefix(req.MadeUp, spec) {
+		t.Errorf("made up: %s", req.MadeUp)
+	}
+}
+
+// On hosts nothing is made up, and pods meet at the port of the file.
+func TestJobFileOnHosts(t *testing.T) {
+	t.Parallel()
+	req, err := readJob(nil, "-f", "pytorchjob.yaml", "--hosts", "a,b,c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := ""
+	for _, v := range req.Job.Hosts.Nodes[2].Env {
+		if v.Name == "PET_MASTER_PORT" {
+			port = v.Value
+		}
+	}
+	if req.MadeUp != "" || port != "23456" || req.Job.Hosts.Nodes[2].Name != "c" {
+		t.Errorf("port %s, made up %q", port, req.MadeUp)
+	}
+	req, err = readJob(nil, "-f", "mpijob.yaml", "--hosts", "a,b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if script := strings.Join(req.Job.Command.Args, ""); len(req.Job.Hosts.Nodes) != 0 ||
+		!strings.Contains(script, "a slots=2\nb slots=2\n") {
+		t.Errorf("%+v\n%s", req.Job.Hosts, script)
+	}
+}
