@@ -17,6 +17,7 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/preempt"
 	"muster/internal/proc"
+	"muster/internal/python"
 	"muster/launch/job"
 	"muster/launch/output"
 	"muster/launch/plan"
@@ -106,6 +107,7 @@ type Agent struct {
 	// atDoor is how this node leaves that was found unfit while it waited to join; nil: it was not.
 	atDoor *policy.Decision
 
+	hangDir     string      // of the evidence of hangs, where there are no log files; empty before the first
 	checkpoints Checkpoints // nil: none are kept
 	drained     bool        // nobody waits for the last one any more
 	stopNotices func()      // nil: nobody looks for them
@@ -192,6 +194,11 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	a.LogTo(a.logs.Message())
 	if err := a.openCheckpoints(ctx); err != nil {
 		return err
+	}
+	if a.Plan.Job.Hang.Answers() {
+		if err := python.InstallStacks(a.Plan.StacksDir()); err != nil {
+			return err
+		}
 	}
 	a.stopNotices = a.watchNotices(ctx)
 	a.stopPushing = a.tellTrainJob() //nolint:contextcheck // the end of the job is told, too

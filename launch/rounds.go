@@ -313,6 +313,8 @@ func (a *Agent) watch(ctx context.Context, g *WorkerGroup) (policy.Decision, err
 	deadline, stopDeadline := deadlineTimer(a.begun, a.Plan.Job.Restart.Deadline)
 	defer stopDeadline()
 	defer g.cancelAgain()
+	hangs, unwatch := a.watchLife(ctx)
+	defer unwatch()
 	var linger, word <-chan time.Time // word: that of the other nodes is not waited for any longer
 	var lingering policy.Decision
 	var borne *report.Input // of failures that were borne until everybody had ended
@@ -350,6 +352,8 @@ func (a *Agent) watch(ctx context.Context, g *WorkerGroup) (policy.Decision, err
 			d = a.answerRestart(asked, linger != nil)
 		case <-a.Steering.pausing:
 			d = a.pauseNow(linger != nil)
+		case h := <-hangs:
+			d = a.stepHang(h, linger != nil)
 		case r := <-a.Steering.scales:
 			d = a.answerScale(r, linger != nil)
 		case <-deadline:

@@ -78,6 +78,9 @@ type Steering struct {
 	closed  chan struct{}
 	closing sync.Once
 	look    sync.WaitGroup // who looks until it is closed
+	// looking has room for one who looks at the workers; lastHang is what was found the last time that they hung.
+	looking  chan struct{}
+	lastHang *report.Hang
 	// gather add to what is measured.
 	gather []func(*report.Measured)
 }
@@ -129,7 +132,7 @@ func OpenSteering(ctx context.Context, p *plan.Plan, part bool, token []byte, lo
 	s := &Steering{
 		plan: p, log: log, dir: dir, view: view, now: make(chan struct{}), restarts: make(chan chan error),
 		part: part, scales: make(chan scaling), resumes: make(chan resumption), pausing: make(chan struct{}, 1), changed: make(chan struct{}, 1),
-		closed: make(chan struct{}),
+		closed: make(chan struct{}), looking: make(chan struct{}, 1),
 		others: map[int]heardStatus{},
 		status: report.Status{
 			Version: 1, RunID: p.RunID, Name: p.Title(), Phase: report.PhasePending, Conditions: []report.Condition{},
@@ -184,7 +187,7 @@ func (s *Steering) Status() report.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d := s.status
-	d.Ranks, d.Accounting = s.ranksLocked(), s.accountingLocked()
+	d.Ranks, d.Accounting, d.Hang = s.ranksLocked(), s.accountingLocked(), s.lastHang
 	return d
 }
 
@@ -379,7 +382,7 @@ func (s *Steering) ranksLocked() []report.Rank {
 func (s *Steering) lookedUp() report.Status {
 	s.mu.Lock()
 	d := s.status
-	d.Ranks, d.Accounting = s.ranksLocked(), s.accountingLocked()
+	d.Ranks, d.Accounting, d.Hang = s.ranksLocked(), s.accountingLocked(), s.lastHang
 	workers := make([]*worker, 0, len(s.places))
 	var pids []int
 	for _, p := range s.places {

@@ -120,7 +120,7 @@ func settings() []setting { return slices.Clone(allSettings()) }
 var allSettings = sync.OnceValue(func() []setting {
 	list := slices.Concat(nodeSettings(), jobFileSettings(), hostSettings(), meetingSettings(), commandSettings(), envSettings(),
 		checkSettings(),
-		restartSettings(), logSettings(), checkpointSettings(), ownSettings())
+		restartSettings(), hangSettings(), logSettings(), checkpointSettings(), ownSettings())
 	if err := declared(list); err != nil {
 		panic("internal error: " + err.Error())
 	}

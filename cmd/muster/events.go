@@ -195,6 +195,8 @@ func eventText(e *control.Event) string {
 			text += ", because muster has stopped it"
 		}
 		return text
+	case control.WorkersHang:
+		return "the workers hang: " + e.Message
 	case control.StopRequested, control.RestartRequested, control.PauseRequested, control.ResumeRequested, control.ScaleRequested,
 		control.KillRequested:
 		what := strings.ToLower(strings.TrimSuffix(string(e.Type), "Requested"))

@@ -180,6 +180,9 @@ func writeStatusText(w io.Writer, d *control.Answer, wide bool, now time.Time) e
 	}
 	line = append(line, "round "+strconv.Itoa(d.Generation), wording.Plural(d.RestartCount, "restart"))
 	say(w, "%s\n", strings.Join(line, ", "))
+	if h := d.Hang; h != nil {
+		say(w, "  the workers hung at %s: %s\n", h.Time.Local().Format(time.TimeOnly), printable.Output(h.Sentence))
+	}
 	if d.Message != "" {
 		say(w, "  %s\n", printable.Output(d.Message))
 	}

@@ -18,6 +18,7 @@ import (
 	"muster/internal/durable"
 	"muster/internal/errhint"
 	"muster/internal/printable"
+	"muster/launch/evidence"
 )
 
 // Patience is how long an answer is waited for.
@@ -70,6 +71,11 @@ func (c *Client) Events(ctx context.Context, after uint64, wait bool) ([]Event, 
 // Metrics asks for the job's metrics, as Prometheus reads them.
 func (c *Client) Metrics(ctx context.Context, scope Scope) (text []byte, err error) {
 	return text, c.ask(ctx, http.MethodGet, pathMetrics+"?scope="+string(scope), nil, &text)
+}
+
+// Evidence asks what the processes of the workers do.
+func (c *Client) Evidence(ctx context.Context) (n evidence.Node, err error) {
+	return n, c.ask(ctx, http.MethodGet, pathEvidence, nil, &n)
 }
 
 // Stop asks for the end of the job, with now without grace. It returns a sentence about what follows.

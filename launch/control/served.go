@@ -11,16 +11,17 @@ import (
 
 // The paths of the requests. Later ones are added beside them; these stay.
 const (
-	pathStatus  = "/api/v1/status"
-	pathRank    = "/api/v1/rank/"
-	pathStop    = "/api/v1/stop"
-	pathRestart = "/api/v1/restart"
-	pathPause   = "/api/v1/pause"
-	pathResume  = "/api/v1/resume"
-	pathScale   = "/api/v1/scale"
-	pathKill    = "/api/v1/kill-node"
-	pathEvents  = "/api/v1/events"
-	pathMetrics = "/api/v1/metrics"
+	pathStatus   = "/api/v1/status"
+	pathRank     = "/api/v1/rank/"
+	pathStop     = "/api/v1/stop"
+	pathRestart  = "/api/v1/restart"
+	pathPause    = "/api/v1/pause"
+	pathResume   = "/api/v1/resume"
+	pathScale    = "/api/v1/scale"
+	pathKill     = "/api/v1/kill-node"
+	pathEvents   = "/api/v1/events"
+	pathMetrics  = "/api/v1/metrics"
+	pathEvidence = "/api/v1/evidence"
 )
 
 // Scope is how much of a job is asked for.

@@ -284,7 +284,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) (any, error) {
 	}
 	number, ofRank := strings.CutPrefix(path, pathRank)
 	switch {
-	case path != pathStatus && path != pathEvents && path != pathMetrics && !changes && !ofRank:
+	case path != pathStatus && path != pathEvents && path != pathMetrics && path != pathEvidence && !changes && !ofRank:
 		return nil, wrong(http.StatusNotFound, "there is no %q", path)
 	case r.Method != method:
 		return nil, wrong(http.StatusMethodNotAllowed, "%s is asked by %s", path, method)
@@ -297,6 +297,8 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) (any, error) {
 		return Answer{status, s.cfg.Muster}, err
 	case path == pathEvents:
 		return s.events(r)
+	case path == pathEvidence:
+		return s.evidence(r)
 	case ofRank:
 		rank, err := strconv.ParseUint(number, 10, 31)
 		if err != nil {

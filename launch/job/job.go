@@ -55,8 +55,9 @@ type Job struct {
 	Check CheckRules
 	// Checkpoint says how workers keep checkpoints through muster.
 	Checkpoint CheckpointRules
-	// Stop are the rules for ending workers.
+	// Stop are the rules for ending workers, Hang those for such as show no sign of life.
 	Stop StopRules
+	Hang HangRules
 	// Logs says where the workers' output goes.
 	Logs LogRules
 	// InheritStdin gives the workers our standard input, as torchrun does; otherwise they read /dev/null, unless a

@@ -22,6 +22,7 @@ const (
 	ReasonFinished     Reason = "WorkersSucceededOnce" // restarted although all went well: RestartAlways
 	ReasonNodeStopped  Reason = "NodeStopped"          // reassembled: muster was asked to stop on one of the nodes
 	ReasonLeaseOver    Reason = "LeaseOver"            // reassembled: nobody heard of a node, whose workers were killed for that
+	ReasonHang         Reason = "WorkersHang"          // HangRules.Timeout
 	ReasonRefused      Reason = "Refused"              // muster did not start the job
 	ReasonNotMet       Reason = "NodesNotMet"          // the nodes did not meet in time, or too few are left
 	ReasonNotSaved     Reason = "CheckpointNotSaved"   // the workers have succeeded, but what they saved last is not on disk

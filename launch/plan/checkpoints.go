@@ -17,6 +17,23 @@ import (
 // PythonDir is where workers find our Python.
 func (p *Plan) PythonDir() string { return filepath.Join(p.RunDir, "python") }
 
+// StacksDir is where the workers' Python finds what has it write its stacks.
+func (p *Plan) StacksDir() string { return filepath.Join(p.RunDir, "hook") }
+
+// setStacks has a worker's Python answer when it is asked for its stacks.
+func (p *Plan) setStacks(vars map[string]job.Var) {
+	if !p.Job.Hang.Answers() {
+		return
+	}
+	path := p.StacksDir()
+	if old := vars["PYTHONPATH"].Value; old != "" {
+		path = old + ":" + path
+	}
+	vars["PYTHONPATH"] = job.Var{
+		Name: "PYTHONPATH", Value: path, Source: job.Source{Kind: job.FromMuster, Name: "with what answers to muster stacks"},
+	}
+}
+
 // CheckpointSocket is where muster listens for workers that save checkpoints.
 func (p *Plan) CheckpointSocket() string { return filepath.Join(p.RunDir, "socket") }
 

@@ -141,6 +141,7 @@ func (p *Plan) workerEnv(r rendezvous.Round, localRank, restarts int, errorFile 
 	}
 	p.exportIface(vars)
 	p.setCheckpoints(vars)
+	p.setStacks(vars)
 	set(job.FromMuster, "directory of this job", "MUSTER_RUN_DIR", p.RunDir)
 	set(job.FromMuster, "random: marks what descends from this agent", "MUSTER_AGENT", p.agentID)
 	own(job.FromMuster, "round number", "MUSTER_ROUND", strconv.Itoa(r.Number))

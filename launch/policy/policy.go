@@ -22,6 +22,7 @@ const (
 	WorldEnded                       // every worker of every node has ended by itself: told to one agent only
 	VerdictHeard                     // how the round ends for all, whatever was decided here
 	WaitedEnough                     // no word came of the other nodes after Hold
+	WorkersHang                      // no worker of the job has shown a sign of life for HangRules.Timeout
 	NotAgreed                        // muster is asked to stop, and nobody was told of what this node wanted
 )
 
@@ -48,6 +49,9 @@ type Event struct {
 	// says who has asked for that.
 	Everywhere bool
 	Text       string
+	// StartAgain says of WorkersHang that the workers are to start again, if a restart is left; the job fails otherwise.
+	// Its Text says what they do, its Status how the job ends.
+	StartAgain bool
 	// Said belongs to VerdictHeard, and Own says that this node had proposed it.
 	Said rendezvous.Verdict
 	Own  bool
@@ -141,6 +145,8 @@ func (p *Policy) Step(e Event) Decision {
 		return stopped(e)
 	case WorldEnded:
 		return p.everybodyEnded(e)
+	case WorkersHang:
+		return p.hang(e)
 	case WaitedEnough:
 		if p.held && p.state == running {
 			return p.judge(e.At)

@@ -3,6 +3,7 @@ package policy
 import (
 	"flag"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -95,6 +96,8 @@ func parseEvent(t *testing.T, word, rest string) Event {
 		}
 		e.Stopped = len(fields) > 3 && fields[3] == "stopped"
 		e.Echo = len(fields) > 3 && fields[3] == "echo"
+	case "hang":
+		e.Kind, e.StartAgain, e.Status, e.Text = WorkersHang, slices.Contains(fields, "restart"), 124, "nobody lives"
 	case "waited":
 		e.Kind = WaitedEnough
 	default:

@@ -57,6 +57,8 @@ type Status struct {
 	Ranks        []Rank      `json:"ranks,omitempty"`
 	Conditions   []Condition `json:"conditions"`
 	RootCause    *Cause      `json:"rootCause,omitempty"`
+	// Hang is the last time that no worker showed a sign of life, nil for never. It is there where it was asked for.
+	Hang *Hang `json:"hang,omitempty"`
 	// Accounting is what time went to, nil where it is not known.
 	Accounting *Accounting `json:"accounting,omitempty"`
 }

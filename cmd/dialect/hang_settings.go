@@ -1,0 +1,72 @@
+package dialect
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"muster/launch/job"
+)
+
+// Conditions of the settings below.
+var (
+	// watchesHangs is met where silent workers are looked for.
+	watchesHangs = when("without --hang-timeout", "give --hang-timeout TIME too", func(j *job.Job) bool { return j.Hang.Timeout > 0 })
+	// restartsHung is met where workers that hang can be started again.
+	restartsHung = condition{
+		"while --max-restarts is 0: nothing would be restarted", "give --max-restarts N, or --on-hang dump or fail",
+		func(r *Request, _ map[string]given) bool {
+			return r.Job.Hang.Action != job.HangRestart || r.Job.Restart.MaxRestarts > 0
+		},
+	}
+	agentsWatch = when("in a job of several nodes, whose nodes do not tell each other yet that their workers are silent",
+		"leave it out: muster diagnose shows on each node what its ranks do", func(j *job.Job) bool { return j.Alone() })
+)
+
+// hangSettings say what becomes of a job whose workers show no sign of life.
+func hangSettings() []setting {
+	return []setting{
+		{
+			flag: "hang-timeout", form: formTime, arg: "TIME", def: "0s", group: groupExits, anywhere: true,
+			use:  use{byAgents, agentsWatch},
+			help: "The workers hang when none of them has shown a sign of life for this long: output, CPU time, a checkpoint, or where a program tells of its steps (muster.progress), a step. What they do is then looked at, explained in one sentence and kept in the log directory; --on-hang says what follows. It must be longer than anything that is silent for good reasons. 0: nobody looks.",
+			set:  func(r *Request, text string) error { return setTime(&r.Job.Hang.Timeout, text) },
+		},
+		{
+			flag: "on-hang", form: formList, arg: "dump[,restart|,fail]", def: "dump", group: groupExits, anywhere: true,
+			use:  use{watchesHangs, restartsHung},
+			help: "What follows when the workers hang: the evidence is kept (dump, always), all workers start again, counted as after a failure (restart), or the job fails (fail).",
+			set: func(r *Request, text string) error {
+				words := strings.Split(text, ",")
+				r.Job.Hang.Action = job.HangDump
+				for i, word := range words {
+					switch action := job.HangAction(strings.TrimSpace(word)); action {
+					case job.HangDump:
+						if i > 0 {
+							return errors.New("dump comes first, if it is named")
+						}
+					case job.HangRestart, job.HangFail:
+						if i < len(words)-1 {
+							return errors.New("nothing can follow " + string(action))
+						}
+						r.Job.Hang.Action = action
+					default:
+						return &choiceError{[]string{string(job.HangDump), string(job.HangRestart), string(job.HangFail)}}
+					}
+				}
+				return nil
+			},
+		},
+		{
+			flag: "stacks", arg: "auto|on|off", def: "auto", group: groupExits, anywhere: true, use: use{byAgents},
+			help: "Have the workers' Python write the stacks of its threads when muster stacks or muster diagnose asks for them, by a sitecustomize at the end of PYTHONPATH that answers to signal 57. auto: with --hang-timeout. Without it the kernel's evidence is there alone.",
+			set: func(r *Request, text string) error {
+				choices := []string{string(job.StacksAuto), string(job.StacksOn), string(job.StacksOff)}
+				if slices.Contains(choices, text) {
+					r.Job.Hang.Stacks = job.StacksMode(text)
+				}
+				return oneOf(text, choices...)
+			},
+		},
+	}
+}

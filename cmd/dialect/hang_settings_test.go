@@ -1,0 +1,51 @@
+package dialect_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"muster/launch/job"
+)
+
+// What follows from a hang is read word by word, and refused by name where it cannot be.
+func TestHangSettings(t *testing.T) {
+	t.Parallel()
+	for line, want := range map[string]job.HangRules{
+		"run prog":                    {},
+		"run --hang-timeout 300 prog": {Timeout: 5 * time.Minute},
+		"run --hang-timeout 90s --on-hang dump prog":                         {Timeout: 90 * time.Second, Action: job.HangDump},
+		"run --hang-timeout 1m --on-hang dump,restart --max-restarts 1 prog": {Timeout: time.Minute, Action: job.HangRestart},
+		"--hang-timeout 1m --on-hang fail torchrun t.py":                     {Timeout: time.Minute, Action: job.HangFail},
+		"run --stacks on prog":                                               {Stacks: job.StacksOn},
+	} {
+		req, err := ask("", nil, strings.Fields(line)...)
+		got := req.Job.Hang
+		if want.Action == "" && got.Action == job.HangDump {
+			got.Action = ""
+		}
+		if want.Stacks == "" && got.Stacks == job.StacksAuto {
+			got.Stacks = ""
+		}
+		if err != nil || got != want {
+			t.Errorf("%s: %+v, %v", line, req.Job.Hang, err)
+		}
+		if answers := want.Timeout > 0 || want.Stacks == job.StacksOn; req.Job.Hang.Answers() != answers {
+			t.Errorf("%s: answers %v", line, !answers)
+		}
+	}
+	for line, says := range map[string]string{
+		"run --hang-timeout x prog":                                          "hang-timeout",
+		"run --hang-timeout 9 --on-hang restart prog":                        "while --max-restarts is 0",
+		"run --on-hang fail prog":                                            "without --hang-timeout",
+		"run --hang-timeout 9 --on-hang kill prog":                           "dump, restart, fail",
+		"run --hang-timeout 9 --on-hang fail,dump prog":                      "nothing can follow fail",
+		"run --hang-timeout 9 --max-restarts 1 --on-hang restart,fail prog":  "nothing can follow restart",
+		"run --nnodes 2 --rdzv muster://n0 --run-id j --hang-timeout 9 prog": "several nodes",
+		"run --stacks maybe prog":                                            "auto, on, off",
+	} {
+		if _, err := ask("", nil, strings.Fields(line)...); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", line, err)
+		}
+	}
+}

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"muster/internal/testutil"
+	"muster/launch/diagnose"
+	"muster/launch/evidence"
+)
+
+// hanging starts a job of PyTorch with so many ranks that hangs in a way, and waits until they have met.
+func hanging(t *testing.T, way string, ranks int, flags ...string) (j *testJob, ready string) {
+	t.Helper()
+	python := testutil.Torch(t)
+	ready = filepath.Join(t.TempDir(), "ready")
+	args := append([]string{"run", "-n", fmt.Sprint(ranks), "--run-id", "hang-" + way, "--grace", "1s"}, flags...)
+	j = start(t, nil, append(args, "--", python, "testdata/hang.py", way, ready)...)
+	testutil.Eventually(t, time.Minute, "the ranks have met", func() bool {
+		_, err := os.Stat(ready)
+		return err == nil
+	})
+	return j, ready
+}
+
+// judged is what muster diagnose says, once it says that much.
+func judged(t *testing.T, j *testJob, kind diagnose.Kind) (v diagnose.Verdict) {
+	t.Helper()
+	testutil.Eventually(t, time.Minute, "the job hangs by "+string(kind), func() bool {
+		got := steering(t, j.runtimeDir, "diagnose", "-o", "json")
+		v = diagnose.Verdict{}
+		return got.status == 0 && json.Unmarshal([]byte(got.stdout), &v) == nil && v.Kind == kind
+	})
+	return v
+}
+
+// TestDiagnose hangs jobs in many ways: each is explained by a sentence that names the odd rank and no other.
+func TestDiagnose(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		way  string
+		kind diagnose.Kind
+		says []string
+	}{
+		{"sleep", diagnose.Sleeps, []string{"rank 1 has not come to all_reduce: it sleeps at hang.py:", "in never_comes (time.sleep(3600))"}},
+		{"stopped", diagnose.Stopped, []string{"rank 1 has not come to all_reduce: it is stopped by a signal (process "}},
+		{"loop", diagnose.Runs, []string{"it computes at hang.py:", "in loops", "cannot be told from an endless loop"}},
+		{"loader", diagnose.Loader, []string{"it waits for its data loader, whose worker process ", " sleeps at hang.py:", "in __getitem__"}},
+		{"loader-stopped", diagnose.Loader, []string{"it waits for its data loader, whose worker process ", " is stopped by a signal"}},
+		{"file-lock", diagnose.Deadlock, []string{"rank 1 waits for a lock on the file ", ".lock at hang.py:", "which rank 0 has", "waits for the others in all_reduce"}},
+		{"deadlock", diagnose.Deadlock, []string{"it waits for a lock at hang.py:", "and another thread of it waits for one, too at hang.py:"}},
+		{"gil", diagnose.Interpreter, []string{"it runs native code, called at hang.py:", "qsort", "does not give up Python's lock"}},
+		{"other-collective", diagnose.Mismatch, []string{"different collectives: rank 1 in broadcast at hang.py:", "ranks 0/2 in all_reduce at hang.py:"}},
+	} {
+		t.Run(c.way, func(t *testing.T) {
+			t.Parallel()
+			flags := []string{"--stacks", "on"}
+			if c.way == "sleep" { // workers that are forked answer, too
+				flags = append(flags, "--warm", "torch")
+			}
+			j, _ := hanging(t, c.way, 3, flags...)
+			v := judged(t, j, c.kind)
+			culprits, victims := []int{1}, []int{0, 2}
+			if c.way == "file-lock" {
+				culprits = []int{1, 0}
+			}
+			if !slices.Equal(v.Culprits, culprits) || !slices.Equal(v.Victims, victims) || len(v.Evidence) < 3 {
+				t.Errorf("%+v", v)
+			}
+			for _, s := range c.says {
+				if !strings.Contains(v.Sentence, s) {
+					t.Errorf("it does not say %q: %s", s, v.Sentence)
+				}
+			}
+			steering(t, j.runtimeDir, "stop", "--now").expect(t, 0)
+			got := j.wait()
+			got.expect(t, 143)
+			if strings.Contains(got.stderr, "no warm start") {
+				t.Errorf("%s", got.stderr)
+			}
+		})
+	}
+}
+
+// TestStacksOfHealthyJob looks at a job again and again: it ends with the result that it has without being looked at.
+func TestStacksOfHealthyJob(t *testing.T) {
+	t.Parallel()
+	j, _ := hanging(t, "healthy", 2, "--stacks", "on")
+	dir := t.TempDir()
+	looks := 0
+	for a, _ := statusOf(t, j.runtimeDir); a.Phase == "Running"; a, _ = statusOf(t, j.runtimeDir) {
+		for _, end := range []string{".svg", ".folded", ".pb.gz"} {
+			if got := steering(t, j.runtimeDir, "stacks", "--native", "--out", filepath.Join(dir, "s"+end)); got.status == 0 {
+				looks++
+			}
+		}
+	}
+	j.wait().expect(t, 0, "rank 0 result 60.0", "rank 1 result 60.0")
+	if looks < 2 {
+		t.Errorf("it was looked at %d times", looks)
+	}
+	svg, err := os.Open(filepath.Join(dir, "s.svg"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer svg.Close()
+	for d := xml.NewDecoder(svg); ; {
+		if _, err := d.Token(); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestStacksWithoutPython looks at workers that are no Python, and at Python that was not told to answer: they live on.
+func TestStacksWithoutPython(t *testing.T) {
+	t.Parallel()
+	for _, flags := range [][]string{{"--stacks", "on"}, nil} {
+		args := append([]string{"run", "-n", "2", "--max-restarts", "0"}, flags...)
+		j := start(t, nil, append(args, "--", "sh", "-c", untilStopped)...)
+		a := untilRanks(t, j.runtimeDir, 2)
+		steering(t, j.runtimeDir, "stacks").expect(t, 0, "ranks 0-1, process s", "state S")
+		steering(t, j.runtimeDir, "diagnose").expect(t, 0, "no Python stacks: it is no Python that answers")
+		steering(t, j.runtimeDir, "stacks", "--out", "s.png").expect(t, 2, ".svg or .pb.gz")
+		for _, r := range a.Ranks {
+			if err := syscall.Kill(r.PID, 0); err != nil {
+				t.Errorf("rank %d is gone: %v", r.Rank, err)
+			}
+		}
+		steering(t, j.runtimeDir, "stop", "--now").expect(t, 0)
+		j.wait().expect(t, 143)
+	}
+}
+
+// TestHangRestarts hangs a job by a stopped process: it is explained, its evidence is kept, and the workers that start
+// again go on to their end.
+func TestHangRestarts(t *testing.T) {
+	t.Parallel()
+	logs := t.TempDir()
+	j, ready := hanging(t, "stopped", 3, "--hang-timeout", "3s", "--on-hang", "dump,restart", "--max-restarts", "1", "--log-dir", logs,
+		"--redirects", "3")
+	if err := os.WriteFile(ready+".again", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	j.wait().expect(t, 0, `"reason":"rank 1 has not come to all_reduce: it is stopped by a signal`,
+		`"message":"the workers hang"`, `"reason":"no worker has shown a sign of life for 3`)
+	kept, err := filepath.Glob(filepath.Join(logs, "*", "hangs", "*"))
+	if err != nil || len(kept) != 3 {
+		t.Fatalf("%v %v", kept, err)
+	}
+	text, err := os.ReadFile(kept[0])
+	var whole struct {
+		Verdict diagnose.Verdict
+		Nodes   []evidence.Node
+	}
+	if err != nil || json.Unmarshal(text, &whole) != nil || whole.Verdict.Kind != diagnose.Stopped || len(whole.Nodes[0].Ranks) != 3 ||
+		whole.Nodes[0].Ranks[1].Silent < 3 {
+		t.Errorf("%v %s", err, text)
+	}
+}
+
+// TestHangFails hangs a job that nobody wants to go on: it fails with the status of a deadline, and says why.
+func TestHangFails(t *testing.T) {
+	t.Parallel()
+	j := start(t, nil, "run", "-n", "2", "--hang-timeout", "2s", "--on-hang", "fail", "--grace", "1s", "--", "python3", "-c",
+		"import time\nif True: time.sleep(3600)")
+	j.wait().expect(t, 124, "no worker has shown a sign of life for", "ranks 0-1: each sleeps at <string>:2 in <module>")
+}
+
+// TestHangDump hangs a job that is only looked at: what was found is in its status and its events, once, and the job goes
+// on; one that writes, computes or tells of its steps does not hang.
+func TestHangDump(t *testing.T) {
+	t.Parallel()
+	j := start(t, nil, "run", "-n", "1", "--hang-timeout", "2s", "--", "sh", "-c", "sleep 5; echo done; sleep 1")
+	testutil.Eventually(t, time.Minute, "the hang is told", func() bool {
+		return strings.Contains(steering(t, j.runtimeDir, "status").stdout, "the workers hung at ")
+	})
+	steering(t, j.runtimeDir, "events").expect(t, 0, "the workers hang: rank 0 ")
+	got := j.wait()
+	got.expect(t, 0)
+	if n := strings.Count(got.stderr, "the workers hang"); n != 1 {
+		t.Errorf("said %d times\n%s", n, got.stderr)
+	}
+	for _, text := range []string{
+		"for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo $i; sleep 0.5; done", "timeout 6 sh -c 'while :; do :; done'; true",
+	} {
+		got := muster(t, nil, "run", "-n", "2", "--tee", "3", "--hang-timeout", "3s", "--on-hang", "fail", "--", "sh", "-c", text)
+		got.expect(t, 0)
+	}
+}

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"muster/internal/durable"
+	"muster/internal/errhint"
+	"muster/internal/printable"
+	"muster/launch/control"
+	"muster/launch/diagnose"
+	"muster/launch/evidence"
+)
+
+// stacksForms are how merged stacks are written, by the end of the file's name.
+var stacksForms = map[string]func(w io.Writer, title string, at time.Time, groups []evidence.Group) error{
+	".txt":    func(w io.Writer, _ string, _ time.Time, g []evidence.Group) error { return evidence.WriteText(w, g) },
+	".folded": func(w io.Writer, _ string, _ time.Time, g []evidence.Group) error { return evidence.WriteFolded(w, g) },
+	".svg": func(w io.Writer, title string, _ time.Time, g []evidence.Group) error {
+		return evidence.WriteSVG(w, title, g)
+	},
+	".pb.gz": func(w io.Writer, _ string, at time.Time, g []evidence.Group) error {
+		return evidence.WritePprof(w, at, g)
+	},
+}
+
+// newStacksCmd is "muster stacks".
+func newStacksCmd(a *app) *cobra.Command {
+	var native bool
+	var out string
+	cmd := &cobra.Command{
+		Use:   "stacks [--native] [--out FILE] [JOB]",
+		Short: "Show the stacks of all workers of a job, equal ones folded",
+		Long: `Show what all workers of a job on this machine do at the same moment, and the processes that
+they have started: Python's stacks where the job was started with --stacks on or
+--hang-timeout, else what the kernel tells. Equal stacks are shown once, with the ranks that
+are in them, the fewest first. Nothing is stopped for it.
+
+--out writes a file instead: .svg is a picture, .folded has a line for each stack as programs
+for flame graphs read it, .pb.gz is for pprof, .txt the same text as is shown.
+
+` + jobHelp,
+		Example:     "  muster stacks\n  muster stacks train-7 --native --out stacks.svg",
+		Annotations: map[string]string{exitAnnotation: jobsStatus},
+		Args:        oneJob,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			form := ".txt"
+			if out != "" {
+				if form = formOf(out); form == "" {
+					return errhint.Usagef("--out %s: give a name that ends with .txt, .folded, .svg or .pb.gz", out)
+				}
+			}
+			nodes, missing, name, err := a.look(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			groups := evidence.Merge(nodes, native)
+			var text bytes.Buffer
+			at := nodes[0].At
+			title := fmt.Sprintf("stacks of job %s at %s", name, at.Local().Format(time.DateTime))
+			if err := stacksForms[form](&text, title, at, groups); err != nil {
+				return err
+			}
+			a.notSeen(nodes, missing)
+			if out == "" {
+				_, err = a.stdout.Write(text.Bytes())
+				return err
+			}
+			if err := durable.Replace(out, text.Bytes(), 0o644); err != nil {
+				return fmt.Errorf("cannot write %s: %w", out, err)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&native, "native", false, "what the kernel tells of all threads, too")
+	cmd.Flags().StringVar(&out, "out", "", "write to this file, in the form that its name ends with")
+	cmd.ValidArgsFunction = a.completeJob
+	return cmd
+}
+
+// formOf is the end of a file's name that says what is written to it, empty for none.
+func formOf(out string) string {
+	for end := range stacksForms {
+		if strings.HasSuffix(filepath.Base(out), end) {
+			return end
+		}
+	}
+	return ""
+}
+
+// newDiagnoseCmd is "muster diagnose".
+func newDiagnoseCmd(a *app) *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "diagnose [-o json] [JOB]",
+		Short: "Say which rank of a job holds up the others, and why",
+		Long: `Look at all workers of a job on this machine at the same moment, and say in one sentence which
+ranks hold up others and what they do, and which wait for them; below it stands what was seen.
+It is one look: a job that goes on well is seen in the midst of a step. Where the evidence is
+not enough it says between which causes it cannot tell. Python's stacks are part of it where
+the job was started with --stacks on or --hang-timeout (docs/hangs.md).
+
+` + jobHelp,
+		Example:     "  muster diagnose\n  muster diagnose train-7 -o json",
+		Annotations: map[string]string{exitAnnotation: jobsStatus},
+		Args:        oneJob,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if output != "" && output != asJSON {
+				return errhint.Usagef("-o %q: the only other form is json", output)
+			}
+			nodes, missing, _, err := a.look(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			v := diagnose.Of(nodes, missing)
+			if output == asJSON {
+				text, err := json.MarshalIndent(struct {
+					diagnose.Verdict
+					Nodes   []evidence.Node `json:"nodes"`
+					Missing []string        `json:"missing,omitempty"`
+				}{v, nodes, missing}, "", "  ")
+				if err != nil {
+					return err
+				}
+				say(a.stdout, "%s\n", text)
+				return nil
+			}
+			say(a.stdout, "%s\n", printable.Output(v.Sentence))
+			for _, line := range v.Evidence {
+				say(a.stdout, "  %s\n", printable.Output(line))
+			}
+			a.notSeen(nodes, nil)
+			return nil
+		},
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", "", "json: the verdict and all that was seen")
+	fixedWords(cmd, map[string][]string{"output": {asJSON}})
+	cmd.ValidArgsFunction = a.completeJob
+	return cmd
+}
+
+// notSeen says what could not be looked at.
+func (a *app) notSeen(nodes []evidence.Node, missing []string) {
+	for _, m := range missing {
+		say(a.stderr, "muster: the ranks of node %s are not here: ask there\n", printable.Output(m))
+	}
+	for _, n := range nodes {
+		for _, note := range n.Notes {
+			say(a.stderr, "muster: node %s: %s\n", printable.Output(n.Node), printable.Output(note))
+		}
+	}
+}
+
+// look has all musters of a job on this machine look at their workers at once. missing are nodes of it that are elsewhere.
+func (a *app) look(ctx context.Context, args []string) (nodes []evidence.Node, missing []string, name string, err error) {
+	picked, parts, err := a.pickJob(ctx, args)
+	if err != nil {
+		return nil, nil, "", err
+	}
+	parts = slices.DeleteFunc(parts, func(f control.Found) bool { return f.Answer == nil || f.Answer.Muster.Role != control.Agent })
+	if len(parts) == 0 {
+		return nil, nil, "", errhint.With(errhint.Usagef("no worker of job %s runs under a muster of this machine", picked.RunID()),
+			"ask on the machines where they run: muster status shows them")
+	}
+	seen, errs := make([]evidence.Node, len(parts)), make([]error, len(parts))
+	var wg sync.WaitGroup
+	for i := range parts {
+		wg.Go(func() { seen[i], errs[i] = parts[i].Client().Evidence(ctx) })
+	}
+	wg.Wait()
+	here := map[int]bool{}
+	for i := range parts {
+		if errs[i] == nil {
+			nodes = append(nodes, seen[i])
+			here[parts[i].Answer.GroupRank] = true
+		}
+	}
+	if len(nodes) == 0 {
+		return nil, nil, "", errors.Join(errs...)
+	}
+	if world, err := picked.Client().Status(ctx, control.World); err == nil && world.Nodes > len(nodes) {
+		for i, t := range world.Tasks {
+			if !here[i] {
+				missing = append(missing, t.Node)
+			}
+		}
+	}
+	return nodes, missing, picked.RunID(), nil
+}

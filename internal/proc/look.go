@@ -1,0 +1,93 @@
+package proc
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// Seen is a process as it was seen once.
+type Seen struct {
+	id      ident
+	PID     int
+	PPID    int
+	Threads int
+	// State is a letter, as in /proc/PID/stat.
+	State byte
+	Name  string
+}
+
+// TreesOf returns for each of the processes pids itself, what has descended from it, and what has stayed in its session,
+// by one look at all processes. Those that are gone are missing in the answer.
+func TreesOf(pids []int) (map[int][]Seen, error) {
+	s, err := readSnapshot()
+	if err != nil {
+		return nil, err
+	}
+	trees := map[int][]Seen{}
+	for _, pid := range pids {
+		for _, p := range s.tree(pid) {
+			trees[pid] = append(trees[pid], Seen{p.ident, p.PID, p.ppid, p.threads, p.state, p.comm})
+		}
+	}
+	return trees, nil
+}
+
+// tree is a process, itself first, with its descendants and orphans of its session.
+func (s *snapshot) tree(pid int) (tree []*procInfo) {
+	first := s.procs[pid]
+	if first == nil {
+		return nil
+	}
+	next, seen := []*procInfo{first}, map[int]bool{}
+	for _, p := range s.procs {
+		if p.sid == pid {
+			next = append(next, p)
+		}
+	}
+	for len(next) > 0 {
+		p := next[0]
+		next = next[1:]
+		if seen[p.PID] {
+			continue
+		}
+		seen[p.PID] = true
+		tree = append(tree, p)
+		next = append(next, s.kids[p.PID]...)
+	}
+	return tree
+}
+
+// Signal sends sig to the process, and to nothing else that has its number by now.
+func (p Seen) Signal(sig syscall.Signal) error { return p.id.signal(sig, false) }
+
+// There reports whether the process is the one that was seen.
+func (p Seen) There() bool {
+	now, err := statOf(p.PID)
+	return err == nil && now.Start == p.id.Start
+}
+
+// Catches reports whether a process has a handler for sig now, and no such signal that has not been dealt with.
+func Catches(pid int, sig syscall.Signal) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return false
+	}
+	is := func(set string) bool {
+		_, rest, _ := strings.Cut(string(text), "\n"+set+":")
+		mask, _, _ := strings.Cut(rest, "\n")
+		bits, err := strconv.ParseUint(strings.TrimSpace(mask), 16, 64)
+		return err == nil && bits>>(sig-1)&1 != 0
+	}
+	return is("SigCgt") && !is("ShdPnd") && !is("SigPnd")
+}
+
+// DiskOf is how many bytes a process has read from disks and written to them, as the kernel says it; empty where it does
+// not.
+func DiskOf(pid int) string {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
+	_, rest, _ := strings.Cut(string(text), "\nread_bytes:")
+	return rest
+}

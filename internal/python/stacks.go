@@ -1,0 +1,32 @@
+package python
+
+import (
+	_ "embed"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+//go:embed stacks/sitecustomize.py
+var stacks []byte
+
+// StacksSignal has a Python process that InstallStacks has reached write the stacks of its threads. StacksFile is what
+// the name of the file in memory that it writes to begins with; the process id follows, as the process itself sees it.
+const (
+	StacksSignal syscall.Signal = 57
+	StacksFile                  = "/memfd:muster-stacks-"
+)
+
+// InstallStacks writes what has Python answer to StacksSignal to dir, which it makes. dir then belongs on Python's path,
+// behind the user's own entries.
+func InstallStacks(dir string) error {
+	if strings.Contains(dir, ":") {
+		return fmt.Errorf("cannot put %q on Python's path: it contains a colon", dir)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "sitecustomize.py"), stacks, 0o600)
+}

@@ -1,0 +1,140 @@
+package evidence
+
+import (
+	"path"
+	"strings"
+	"time"
+)
+
+// Node is what was seen on one node.
+type Node struct {
+	Node string    `json:"node"`
+	At   time.Time `json:"at"`
+	// Seconds is how long looking took.
+	Seconds float64 `json:"seconds"`
+	Ranks   []Rank  `json:"ranks"`
+	// Notes say what could not be looked at.
+	Notes []string `json:"notes,omitempty"`
+}
+
+// Rank is a worker with all that has descended from it.
+type Rank struct {
+	Node string `json:"node,omitempty"`
+	Rank int    `json:"rank"`
+	PID  int    `json:"pid"`
+	// Ended says that the worker was there no more.
+	Ended bool `json:"ended,omitempty"`
+	// Silent is for how many seconds it has shown no sign of life, -1 where that is not known. Step is the last step
+	// that its program has told, nil for none.
+	Silent float64 `json:"silentSeconds"`
+	Step   *int64  `json:"step,omitempty"`
+	// Processes has the worker itself first.
+	Processes []Process `json:"processes,omitempty"`
+}
+
+// Process is one process of a rank.
+type Process struct {
+	PID  int    `json:"pid"`
+	PPID int    `json:"ppid"`
+	Name string `json:"name"`
+	// State is the letter of /proc/PID/stat, that of the main thread.
+	State string `json:"state"`
+	// Steady says that it was in this state at the beginning of the look, too.
+	Steady bool `json:"steady"`
+	// CPU is the share of a core that it used while it was looked at, Wants the one that it would have used on a machine
+	// without load.
+	CPU     float64  `json:"cpu"`
+	Wants   float64  `json:"wants"`
+	Threads []Thread `json:"threads,omitempty"`
+	// Stacks are those of its Python threads, the main one first; NoStacks says why there are none.
+	Stacks   []Stack  `json:"stacks,omitempty"`
+	NoStacks string   `json:"noStacks,omitempty"`
+	Sockets  []Socket `json:"sockets,omitempty"`
+	// Locks are locks on files that it waits for.
+	Locks []FileLock `json:"locks,omitempty"`
+}
+
+// Thread is a thread as the kernel sees it.
+type Thread struct {
+	TID     int     `json:"tid"`
+	Name    string  `json:"name"`
+	State   string  `json:"state"`
+	Wchan   string  `json:"wchan,omitempty"`
+	Syscall string  `json:"syscall,omitempty"`
+	CPU     float64 `json:"cpu"`
+	Wants   float64 `json:"wants"`
+	// Waits is how often in a second it began to wait.
+	Waits float64 `json:"waits"`
+	// Kernel is its stack in the kernel, the innermost function first.
+	Kernel []string `json:"kernel,omitempty"`
+}
+
+// Stack is that of a Python thread, the innermost frame last.
+type Stack struct {
+	Thread string `json:"thread"`
+	// GIL says that the thread holds the interpreter's lock, where that is known.
+	GIL    bool    `json:"gil,omitempty"`
+	Frames []Frame `json:"frames"`
+}
+
+// Frame is a call. Text is the line of the source, where it could be read.
+type Frame struct {
+	Func string `json:"func"`
+	File string `json:"file"`
+	Line int    `json:"line"`
+	Text string `json:"text,omitempty"`
+}
+
+// Socket is a TCP connection. Send and Receive are bytes in its queues; Retransmits counts attempts to send the oldest of
+// them again.
+type Socket struct {
+	Local       string `json:"local"`
+	Peer        string `json:"peer"`
+	State       string `json:"state"`
+	Send        int64  `json:"send"`
+	Receive     int64  `json:"receive"`
+	Retransmits int    `json:"retransmits,omitempty"`
+}
+
+// FileLock is a lock on a file that somebody else has. Holder is that one's process, 0 where it cannot be seen.
+type FileLock struct {
+	File   string `json:"file"`
+	Holder int    `json:"holder,omitempty"`
+}
+
+// Main is the worker itself, nil where it has ended.
+func (r *Rank) Main() *Process {
+	if len(r.Processes) == 0 {
+		return nil
+	}
+	return &r.Processes[0]
+}
+
+// Library reports whether a frame is of Python's library or of an installed package, and not of the user's program.
+func (f Frame) Library() bool {
+	return strings.Contains(f.File, "-packages/") || strings.HasPrefix(f.File, "<") || pythonLibrary(f.File)
+}
+
+// pythonLibrary reports whether a file lies in a directory such as lib/python3.11.
+func pythonLibrary(file string) bool {
+	for dir := path.Dir(file); dir != "/" && dir != "."; dir = path.Dir(dir) {
+		if strings.HasPrefix(path.Base(dir), "python3") && strings.HasPrefix(path.Base(path.Dir(dir)), "lib") {
+			return true
+		}
+	}
+	return false
+}
+
+// Own is the innermost frame of the user's program, or the innermost of all where there is none such; nil for an empty
+// stack.
+func (s *Stack) Own() *Frame {
+	for i := len(s.Frames) - 1; i >= 0; i-- {
+		if !s.Frames[i].Library() {
+			return &s.Frames[i]
+		}
+	}
+	if len(s.Frames) == 0 {
+		return nil
+	}
+	return &s.Frames[len(s.Frames)-1]
+}

@@ -1,0 +1,125 @@
+package evidence
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func seen() []Node {
+	wait := []Stack{{
+		Thread: "1",
+		Frames: []Frame{{Func: "main", File: "/u/t.py", Line: 3}, {Func: "all_reduce", File: "/x/torch/d.py", Line: 8}},
+	}}
+	odd := []Stack{{Thread: "1", Frames: []Frame{
+		{Func: "main", File: "/u/t.py", Line: 3},
+		{Func: `<script>alert("&")</script>` + "\x1b[2J\n;", File: `/u/"><g onload='x'>.py`, Line: 9},
+	}}}
+	n := Node{Node: "a"}
+	for rank := range 8 {
+		s := wait
+		if rank == 3 || rank == 4 {
+			s = odd
+		}
+		n.Ranks = append(n.Ranks, Rank{Rank: rank, Processes: []Process{{PID: 10 + rank, State: "S", Name: "python", Stacks: s}}})
+	}
+	n.Ranks = append(n.Ranks, Rank{Rank: 8, Processes: []Process{{PID: 20, State: "D", Name: "cat", Threads: []Thread{
+		{TID: 20, State: "D", Syscall: "read", Kernel: []string{"folio_wait", "read_file"}},
+	}}}})
+	return []Node{n}
+}
+
+// Equal stacks are one, and those of the fewest ranks come first.
+func TestMerge(t *testing.T) {
+	groups := Merge(seen(), false)
+	if len(groups) != 3 || Fold(groups[0].Ranks) != "3-4" || Fold(groups[1].Ranks) != "0-2/5-7" || groups[2].Thread != "process cat" {
+		t.Fatalf("%+v", groups)
+	}
+	var text bytes.Buffer
+	if err := WriteText(&text, groups); err != nil {
+		t.Fatal(err)
+	}
+	if s := text.String(); strings.ContainsRune(s, '\x1b') ||
+		!strings.Contains(s, "ranks 0-2/5-7, main thread:\n    all_reduce (/x/torch/d.py:8)\n    main (/u/t.py:3)\n") ||
+		!strings.Contains(s, "    folio_wait\n    read_file\n    read\n    state D\n") {
+		t.Errorf("%s", s)
+	}
+}
+
+// Folded stacks have the ranks that are in a frame, and those that are not.
+func TestFolded(t *testing.T) {
+	var text bytes.Buffer
+	if err := WriteFolded(&text, Merge(seen(), false)); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(text.String()), "\n")
+	if len(lines) != 3 || lines[1] != "main_thread@0-7|8;main@/u/t.py:3@0-7|8;all_reduce@/x/torch/d.py:8@0-2/5-7|3-4/8 6" {
+		t.Errorf("%q", lines)
+	}
+}
+
+// A picture is well-formed whatever functions and files are called, and has nothing in it that runs.
+func TestSVG(t *testing.T) {
+	var text bytes.Buffer
+	if err := WriteSVG(&text, `job </text><script>1</script>`, Merge(seen(), true)); err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]int{}
+	for d := xml.NewDecoder(&text); ; {
+		token, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if e, is := token.(xml.StartElement); is {
+			names[e.Name.Local]++
+			for _, a := range e.Attr {
+				if strings.HasPrefix(a.Name.Local, "on") || a.Name.Local == "href" {
+					t.Errorf("%s has %s", e.Name.Local, a.Name.Local)
+				}
+			}
+		}
+	}
+	if names["svg"] != 1 || names["g"] < 8 || names["title"] != names["g"] || len(names) != 5 {
+		t.Errorf("%v", names)
+	}
+}
+
+// pprof reads what is written for it.
+func TestPprof(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "stacks.pb.gz")
+	var b bytes.Buffer
+	if err := WritePprof(&b, time.Unix(1700000000, 0), Merge(seen(), false)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, b.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "go", "tool", "pprof", "-raw", path)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, want := range []string{"ranks/count", "ranks:[0-2/5-7] thread:[main thread]", "all_reduce /x/torch/d.py:8", "2023-11-14"} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("%q is not in\n%s", want, out)
+		}
+	}
+}
+
+// Lists of numbers are as short as they can be.
+func TestFold(t *testing.T) {
+	for want, list := range map[string][]int{"": nil, "3": {3}, "0-3": {3, 2, 1, 0, 0}, "0/2/4-5": {5, 4, 0, 2}} {
+		if got := Fold(list); got != want {
+			t.Errorf("%v: %q, want %q", list, got, want)
+		}
+	}
+}

@@ -1,0 +1,38 @@
+package job
+
+import "time"
+
+// HangRules say when workers hang, and what follows.
+type HangRules struct {
+	// Timeout is how long all workers may show no sign of life; 0: as long as they like.
+	Timeout time.Duration
+	// Action is what follows when that is over.
+	Action HangAction
+	// Stacks says whether Python workers write their stacks when muster asks.
+	Stacks StacksMode
+}
+
+// HangAction is what follows when workers hang.
+type HangAction string
+
+// The actions. The empty one is HangDump.
+const (
+	HangDump    HangAction = "dump"    // the evidence is kept, and the job goes on
+	HangRestart HangAction = "restart" // and all workers start again
+	HangFail    HangAction = "fail"    // and the job fails
+)
+
+// StacksMode says whether Python workers write their stacks when muster asks.
+type StacksMode string
+
+// The modes. The empty one is StacksAuto.
+const (
+	StacksAuto StacksMode = "auto" // where it is looked for hangs
+	StacksOn   StacksMode = "on"
+	StacksOff  StacksMode = "off"
+)
+
+// Answers reports whether they do.
+func (h HangRules) Answers() bool {
+	return h.Stacks == StacksOn || h.Stacks != StacksOff && h.Timeout > 0
+}

@@ -1,0 +1,26 @@
+package policy
+
+import "muster/launch/job"
+
+// hang decides for workers that show no sign of life. A restart of them is the whole world's, whatever RestartRules.Scope
+// says: those that wait for another one cannot do without it.
+func (p *Policy) hang(e Event) Decision {
+	if p.state != running {
+		return Decision{Rank: -1}
+	}
+	d := Decision{Verdict: Fail, Reason: job.ReasonHang, Rank: -1, Status: e.Status, Text: e.Text}
+	if !e.StartAgain {
+		p.state = decided
+		return d
+	}
+	switch why := p.overLimit(e.At); {
+	case why == job.ReasonWorkerFailed, p.rules.Policy == job.RestartNever, p.rules.Policy == job.RestartOnNodeFail:
+		p.state = decided // there was no limit to reach
+		return d
+	case why != "":
+		p.state, d.Reason = decided, why
+		return d
+	}
+	d.Verdict, d.Status = Restart, 0
+	return p.again(e.At, d)
+}
