@@ -193,46 +193,69 @@ func locked(path string) *os.File {
 
 // write appends events to both files.
 func (k *Keeper) write(found []control.Event) {
-	if len(found) == 0 {
-		return
-	}
-	var text []byte
+	var text []byte // that is not in the history yet
 	for i := range found {
 		line, err := json.Marshal(&found[i])
 		if err != nil { // texts and numbers
 			continue
 		}
-		text = append(append(text, line...), '\n')
 		k.seq = found[i].Seq
-	}
-	if k.cfg.File != nil && !k.told {
-		if _, err := k.cfg.File.Write(text); err != nil {
-			k.told = true
-			k.cfg.Log.Warn().Err(err).Str("path", k.cfg.File.Name()).Msg("no more events are appended to the file")
+		line = append(line, '\n')
+		k.tell(line)
+		if k.size+int64(len(text)+len(line)) > mostEvents {
+			k.keep(text)
+			k.turn()
+			text = nil
 		}
+		text = append(text, line...)
 	}
-	if k.events == nil {
+	k.keep(text)
+}
+
+// tell appends an event to the file that a user has named.
+func (k *Keeper) tell(line []byte) {
+	if k.cfg.File == nil || k.told {
 		return
 	}
-	if k.size+int64(len(text)) > mostEvents && k.size > 0 {
-		_ = k.events.Close()
-		k.size = 0
-		err := k.root.Rename(eventsName, olderName)
-		if err == nil {
-			k.events, err = k.root.OpenFile(eventsName, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
-		}
-		if err != nil {
-			k.events = nil
-			k.cfg.Log.Debug().Err(err).Msg("what happens to the job is not kept any more")
-			return
-		}
+	if _, err := k.cfg.File.Write(line); err != nil {
+		k.told = true
+		k.cfg.Log.Warn().Err(err).Str("path", k.cfg.File.Name()).Msg("no more events are appended to the file")
+	}
+}
+
+// keep appends events to the history.
+func (k *Keeper) keep(text []byte) {
+	if k.events == nil || len(text) == 0 {
+		return
 	}
 	n, err := k.events.Write(text)
 	if k.size += int64(n); err != nil {
-		_ = k.events.Close()
+		k.giveUp(err)
+	}
+}
+
+// turn makes the file of events the older one, and begins another.
+func (k *Keeper) turn() {
+	if k.events == nil {
+		return
+	}
+	_ = k.events.Close() // what was written is what counts
+	k.size = 0
+	err := k.root.Rename(eventsName, olderName)
+	if err == nil {
+		k.events, err = k.root.OpenFile(eventsName, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	}
+	if err != nil {
 		k.events = nil
 		k.cfg.Log.Debug().Err(err).Msg("what happens to the job is not kept any more")
 	}
+}
+
+// giveUp ends the history where it cannot be written.
+func (k *Keeper) giveUp(err error) {
+	_ = k.events.Close()
+	k.events = nil
+	k.cfg.Log.Debug().Err(err).Msg("what happens to the job is not kept any more")
 }
 
 // record writes how the job stands.
