@@ -181,8 +181,8 @@ func (s *Steering) gathers(f func(*report.Measured)) {
 	s.gather = append(s.gather, f)
 }
 
-// summarize tells of the job as a whole, now that it has ended: in its file where one is asked for, and in the log where
-// it was long.
+// summarize tells of the job as a whole, now that it has ended: in its file where one is asked for, and in the log
+// where it was long.
 func (a *Agent) summarize() {
 	d := a.Steering.Status()
 	a.Steering.mu.Lock()

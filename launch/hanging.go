@@ -25,7 +25,8 @@ import (
 )
 
 const (
-	// lifeEvery and lifeRarely bound how often it is looked for signs of life; in between it is an eighth of the time-out.
+	// lifeEvery and lifeRarely bound how often it is looked for signs of life; in between it is an eighth of the
+	// time-out.
 	lifeEvery  = 250 * time.Millisecond
 	lifeRarely = 5 * time.Second
 	// livingCPU is the share of a core from which on CPU time is a sign of life: threads that wait in turns use less.

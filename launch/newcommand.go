@@ -132,9 +132,10 @@ func (a *Agent) tryCommand(ctx context.Context, c *commandRound, words []string)
 		}
 	}
 	if i := slices.IndexFunc(answers, func(said commandAnswer) bool { return said.ID != id }); i >= 0 {
-		return "", errhint.Code(fmt.Errorf("the job stays paused: the node with group rank %d does not say whether it can run the new command",
-			i),
-			errhint.TryAgain)
+		return "",
+			errhint.Code(fmt.Errorf("the job stays paused: the node with group rank %d does not say whether it can run the new command",
+				i),
+				errhint.TryAgain)
 	}
 	return string(text), nil
 }

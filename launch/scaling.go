@@ -48,7 +48,8 @@ func (a *Agent) answerScale(r scaling, lingers bool) policy.Decision {
 // surplus is the decision of a node that is one too many by what was decided on the round, else d.
 func (a *Agent) surplus(d policy.Decision) policy.Decision {
 	most := d.Orders.Nodes
-	if d.Verdict != policy.Reassemble || d.Reason != job.ReasonScaled || most == 0 || stays(a.meeting.GroupRank, a.meeting.HostRank, a.meeting.LeadRank, most) {
+	if d.Verdict != policy.Reassemble || d.Reason != job.ReasonScaled || most == 0 ||
+		stays(a.meeting.GroupRank, a.meeting.HostRank, a.meeting.LeadRank, most) {
 		return d
 	}
 	return policy.Decision{
@@ -86,7 +87,8 @@ func serving(host, lead int) (ranks []int) {
 
 // fixedError is why a job of a fixed size is not scaled.
 func fixedError(nodes job.Range) error {
-	return errhint.With(errhint.Usagef("cannot scale the job: it has a fixed number of nodes, %d", nodes.Min), "--nnodes MIN:MAX makes a job elastic")
+	return errhint.With(errhint.Usagef("cannot scale the job: it has a fixed number of nodes, %d", nodes.Min),
+		"--nnodes MIN:MAX makes a job elastic")
 }
 
 // Scale has the job go on with so many nodes, and says what follows.
@@ -123,7 +125,8 @@ func (s *Steering) Scale(ctx context.Context, uid, n int) (string, error) {
 	case s.part:
 		return "the job takes up to " + wording.Plural(n, "node"), nil
 	}
-	return fmt.Sprintf("the job has %s and takes up to %d: nobody here can start one; on a new machine call %s", wording.Plural(nodes, "node"), n,
+	return fmt.Sprintf("the job has %s and takes up to %d: nobody here can start one; on a new machine call %s",
+		wording.Plural(nodes, "node"), n,
 		shellescape.QuoteCommand(job.ShownArgs(os.Args))), nil
 }
 
@@ -182,7 +185,8 @@ func (s *Steering) KillNode(ctx context.Context, uid int, name string) (string, 
 	b := s.board
 	s.mu.Unlock()
 	if own.Nodes <= 1 && s.plan.Job.Alone() {
-		return "", errhint.With(errhint.Usagef("cannot rehearse the loss of a node: the job has one node, and would end"), "muster stop ends a job")
+		return "", errhint.With(errhint.Usagef("cannot rehearse the loss of a node: the job has one node, and would end"),
+			"muster stop ends a job")
 	}
 	if b.Board == nil || len(own.Tasks) == 0 {
 		return "", errhint.Code(fmt.Errorf("cannot reach the nodes now: they have no round together (%s)", own.Phase), errhint.TryAgain)
@@ -208,7 +212,8 @@ func (s *Steering) KillNode(ctx context.Context, uid int, name string) (string, 
 			return "", errhint.Code(fmt.Errorf("cannot tell node %s: %w", names[rank], err), errhint.TryAgain)
 		}
 	}
-	return fmt.Sprintf("node %s (group rank %d) kills itself, as if its machine were lost; the others go on by their rules", names[rank], rank), nil
+	return fmt.Sprintf("node %s (group rank %d) kills itself, as if its machine were lost; the others go on by their rules",
+		names[rank], rank), nil
 }
 
 // whichNode finds the group rank of a node by that, or by its name.

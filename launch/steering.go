@@ -43,8 +43,8 @@ type Steering struct {
 	nowOnce sync.Once
 	// restarts hands a request to the loop that watches the workers: what it answers is nil, or why it does not do it.
 	restarts chan chan error
-	// resumes hands a request for the end of a pause to the loop that waits in it. pausing says that there is a wish for
-	// a pause; it has room for one.
+	// resumes hands a request for the end of a pause to the loop that waits in it. pausing says that there is a wish
+	// for a pause; it has room for one.
 	resumes chan resumption
 	pausing chan struct{}
 	// scales hands over a request for another number of nodes. part says that a launcher has started this muster.
@@ -58,10 +58,11 @@ type Steering struct {
 	mu     sync.Mutex
 	status report.Status
 	places []workerPlace // by local rank
-	// askedEnd is why the whole job is to end, nil where nobody has asked for that; ends end the contexts of who runs it.
+	// askedEnd is why the whole job is to end, nil where nobody has asked for that; ends end the contexts of who runs
+	// it.
 	askedEnd *SignalError
-	// orders are those of the round that was met last; strangers says that agents of torchrun take part in it. wish is a
-	// pause that somebody has asked for, nil for none.
+	// orders are those of the round that was met last; strangers says that agents of torchrun take part in it. wish is
+	// a pause that somebody has asked for, nil for none.
 	orders    rendezvous.Orders
 	rounds    bool // there was one
 	strangers bool
@@ -131,8 +132,9 @@ func OpenSteering(ctx context.Context, p *plan.Plan, part bool, token []byte, lo
 	p.RunDir = dir.Path
 	s := &Steering{
 		plan: p, log: log, dir: dir, view: view, now: make(chan struct{}), restarts: make(chan chan error),
-		part: part, scales: make(chan scaling), resumes: make(chan resumption), pausing: make(chan struct{}, 1), changed: make(chan struct{}, 1),
-		closed: make(chan struct{}), looking: make(chan struct{}, 1),
+		part: part, scales: make(chan scaling), resumes: make(chan resumption), pausing: make(chan struct{}, 1),
+		changed: make(chan struct{}, 1),
+		closed:  make(chan struct{}), looking: make(chan struct{}, 1),
 		others: map[int]heardStatus{},
 		status: report.Status{
 			Version: 1, RunID: p.RunID, Name: p.Title(), Phase: report.PhasePending, Conditions: []report.Condition{},

@@ -82,14 +82,15 @@ func progressOf(f *progress.File) *report.Progress {
 // progressBytes is how much the nodes of a round tell each other of their workers' progress in a second, all together.
 const progressBytes = 512 << 10
 
-// ProgressEvery is how often a node looks whether its workers have come further, to tell the others: where many have much
-// to say, more rarely.
+// ProgressEvery is how often a node looks whether its workers have come further, to tell the others: where many have
+// much to say, more rarely.
 func ProgressEvery(nodes, bytes int) time.Duration {
 	return max(publishEvery, time.Duration(nodes)*time.Duration(bytes)*time.Second/progressBytes)
 }
 
 // awaitNews waits until there is something that the other nodes have not been told: a change of the state at once, the
-// progress of workers when it is looked at, where words is not what was said any more. It returns false where ctx has ended.
+// progress of workers when it is looked at, where words is not what was said any more. It returns false where ctx has
+// ended.
 func (s *Steering) awaitNews(ctx context.Context, said uint64, every time.Duration) bool {
 	look := time.NewTicker(every)
 	defer look.Stop()

@@ -51,7 +51,8 @@ func launcherJob(name string, inv Invocation) job.Job {
 	}
 	return job.Job{
 		Dialect: name, Nodes: job.Range{Min: 1, Max: 1}, Role: "default", Restart: defaultRestart(),
-		Stop: job.StopRules{Grace: defaultGrace, Handled: signals}, Warm: job.WarmRules{Wait: defaultWarmWait}, See: job.SeeRules{Keep: defaultKeepRuns},
+		Stop: job.StopRules{Grace: defaultGrace, Handled: signals}, Warm: job.WarmRules{Wait: defaultWarmWait},
+		See:          job.SeeRules{Keep: defaultKeepRuns},
 		InheritStdin: true, EventLog: "null", Environ: inv.Environ, Sources: job.Sources{},
 	}
 }

@@ -74,7 +74,8 @@ type Request struct {
 	// but this one. The job is one of several nodes then, and has no endpoints unless the user named a meeting place.
 	SimulateNodes int
 	// File is the job file that the job is of, nil for none; Placed says what each of its nodes runs, and where, and
-	// Reached what hosts a launcher among them reaches. MadeUp is the spec of fake accelerators for a rehearsal of it, empty for none.
+	// Reached what hosts a launcher among them reaches. MadeUp is the spec of fake accelerators for a rehearsal of it,
+	// empty for none.
 	File            *jobfile.File
 	Placed, Reached []PlacedNode
 	MadeUp          string

@@ -27,7 +27,8 @@ func MPIRun(inv Invocation) (Request, error) {
 	}
 	m.req = Request{LogLevel: "warn", Job: job.Job{
 		Dialect: mpirun, Nodes: job.Range{Min: 1, Max: 1}, Procs: "1", Role: "default", Meeting: defaultMeeting(backendStandalone),
-		Restart: defaultRestart(), Warm: job.WarmRules{Wait: defaultWarmWait}, See: job.SeeRules{Keep: defaultKeepRuns}, Stop: job.StopRules{Grace: defaultGrace}, EventLog: "null",
+		Restart: defaultRestart(), Warm: job.WarmRules{Wait: defaultWarmWait}, See: job.SeeRules{Keep: defaultKeepRuns},
+		Stop: job.StopRules{Grace: defaultGrace}, EventLog: "null",
 		Environ: inv.Environ,
 	}}
 	m.job = &m.req.Job

@@ -38,7 +38,8 @@ func TestFlashCheckpoint(t *testing.T) {
 	for _, die := range []string{"", "8"} {
 		dir := filepath.Join(t.TempDir(), "checkpoints")
 		events := filepath.Join(t.TempDir(), "events.jsonl")
-		got := muster(t, []string{"VICTIM=1", "DIE=" + die}, "run", "--ckpt", "on", "--events", events, "-n", "2", "--max-restarts", "1", "--", python, "-u",
+		got := muster(t, []string{"VICTIM=1", "DIE=" + die}, "run", "--ckpt", "on", "--events", events, "-n", "2", "--max-restarts", "1",
+			"--", python, "-u",
 			script, dir)
 		if got.status != 0 {
 			t.Fatalf("status %d\n%s%s", got.status, got.stdout, got.stderr)

@@ -42,7 +42,8 @@ func TestPagesNameWhatThereIs(t *testing.T) {
 	for _, command := range []string{
 		"run", "torchrun", "torch.distributed.launch", "dlrover-run", "deepspeed", "colossalai run", "accelerate launch", "horovodrun",
 		"mpirun", "store", "check",
-		"devices", "explain", "exec", "alias", "version", "token", "ps", "status", "top", "metrics", "stacks", "diagnose", "events", "logs", "restart", "stop", "pause", "resume",
+		"devices", "explain", "exec", "alias", "version", "token", "ps", "status", "top", "metrics", "stacks", "diagnose", "events", "logs",
+		"restart", "stop", "pause", "resume",
 		"scale", "kill-node", "ckpt", "ckpt ls", "ckpt inspect",
 		"ckpt verify", "ckpt save", "ckpt drop", "ckpt prune", "",
 	} {
@@ -108,7 +109,8 @@ func TestPagesNameWhatThereIs(t *testing.T) {
 	}
 }
 
-// The lines of docs/commands.md and README for other launchers say all that these need: a newcomer who has the files can start them.
+// The lines of docs/commands.md and README for other launchers say all that these need: a newcomer who has the files
+// can start them.
 func TestPagesLinesStart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -177,8 +177,8 @@ func (j *testJob) outcome(status int) outcome {
 	return outcome{status, j.out.String(), forPeople(j.err.String()), time.Since(j.began)}
 }
 
-// forPeople writes the errors and reports among muster's lines of JSON as text, which is what most tests look for. Lines
-// of the log stay as they are.
+// forPeople writes the errors and reports among muster's lines of JSON as text, which is what most tests look for.
+// Lines of the log stay as they are.
 func forPeople(stderr string) string {
 	var b strings.Builder
 	for line := range strings.Lines(stderr) {

@@ -87,7 +87,8 @@ func TestNodesCheck(t *testing.T) {
 				}
 			}
 			types := eventTypes(t, filepath.Join(j.dir, "events.jsonl")) // of all nodes
-			if types[control.RendezvousCompleted] < 4 || types[control.CheckPassed] < left || gone >= 0 != (types[control.NodeExcluded] > 0) ||
+			if types[control.RendezvousCompleted] < 4 || types[control.CheckPassed] < left ||
+				gone >= 0 != (types[control.NodeExcluded] > 0) ||
 				gone >= 0 != (types[control.CheckFailed] > 0) {
 				t.Errorf("events: %v", types)
 			}

@@ -15,7 +15,8 @@ import (
 const (
 	picture     = "../../docs/terminal.svg"
 	pictureLine = "muster run -n 4 --max-restarts 2 -- python train.py"
-	// pictureScript trains for three epochs. Its first attempt loses rank 2 behind the second one, and the next goes on from there.
+	// pictureScript trains for three epochs. Its first attempt loses rank 2 behind the second one, and the next goes on
+	// from there.
 	pictureScript = `import os, time
 
 rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])

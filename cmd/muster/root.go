@@ -60,7 +60,9 @@ link, and the same job runs.`,
 	for _, name := range dialect.Names() {
 		root.AddCommand(newDialectCmd(a, name))
 	}
-	root.AddCommand(newStoreCmd(a), newTokenCmd(a), newExecCmd(a), newPsCmd(a), newStatusCmd(a), newTopCmd(a), newMetricsCmd(a), newStacksCmd(a), newDiagnoseCmd(a), newStopCmd(a), newExplainCmd(a), newRestartCmd(a), newPauseCmd(a), newResumeCmd(a), newScaleCmd(a), newKillNodeCmd(a),
+	root.AddCommand(newStoreCmd(a), newTokenCmd(a), newExecCmd(a), newPsCmd(a), newStatusCmd(a), newTopCmd(a), newMetricsCmd(a),
+		newStacksCmd(a), newDiagnoseCmd(a), newStopCmd(a), newExplainCmd(a), newRestartCmd(a), newPauseCmd(a), newResumeCmd(a),
+		newScaleCmd(a), newKillNodeCmd(a),
 		newEventsCmd(a),
 		newLogsCmd(a),
 		newDevicesCmd(a), newCheckCmd(a), newAgentCmd(a), newCkptCmd(a), newAliasCmd(a), newVersionCmd(a))

@@ -48,7 +48,8 @@ the machine were lost. NODE is the node's group rank or its name (muster status)
 		Annotations: map[string]string{exitAnnotation: jobsStatus},
 		Args:        behindOne("a node"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.steer(cmd.Context(), args[1:], func(ctx context.Context, c *control.Client) (string, error) { return c.KillNode(ctx, args[0]) })
+			return a.steer(cmd.Context(), args[1:],
+				func(ctx context.Context, c *control.Client) (string, error) { return c.KillNode(ctx, args[0]) })
 		},
 	}
 	cmd.ValidArgsFunction = a.completeJobBehindOne

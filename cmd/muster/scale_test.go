@@ -32,7 +32,8 @@ func untilNodes(t *testing.T, runtimeDir string, n int) int {
 // TestScale has an elastic job of three nodes go on with fewer, also while it is paused, and with more again.
 func TestScale(t *testing.T) {
 	t.Parallel()
-	m := newMeet(t, untilStopped, "--nnodes=1:3", "-n", "1", "--max-restarts=9", "--run-id=elastic", "--rdzv=muster://127.0.0.1:"+freePort(t), "--last-call=2s")
+	m := newMeet(t, untilStopped, "--nnodes=1:3", "-n", "1", "--max-restarts=9", "--run-id=elastic",
+		"--rdzv=muster://127.0.0.1:"+freePort(t), "--last-call=2s")
 	m.native = true
 	node := func(i int) *testJob { return m.start(i, fmt.Sprintf("--local-addr=127.0.0.%d", i+1)) }
 	agents := []*testJob{node(0), node(1), node(2)}
@@ -121,7 +122,8 @@ func TestScaleLauncher(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			args := append([]string{"run", "--nnodes", "1:3", "-n", "1", "--max-restarts", "9"}, c.args...)
-			j := start(t, []string{"MUSTER_FAKE=" + filepath.Join("..", "..", "examples", "cluster.yaml")}, append(args, "--", "sh", "-c", untilStopped)...)
+			j := start(t, []string{"MUSTER_FAKE=" + filepath.Join("..", "..", "examples", "cluster.yaml")},
+				append(args, "--", "sh", "-c", untilStopped)...)
 			untilNodes(t, j.runtimeDir, 3)
 			steering(t, j.runtimeDir, "scale", "2").expect(t, 0, "the job goes on with 2 nodes: of the others (1")
 			untilNodes(t, j.runtimeDir, 2)

@@ -162,7 +162,8 @@ func (a *app) notSeen(nodes []evidence.Node, missing []string) {
 	}
 }
 
-// look has all musters of a job on this machine look at their workers at once. missing are nodes of it that are elsewhere.
+// look has all musters of a job on this machine look at their workers at once. missing are nodes of it that are
+// elsewhere.
 func (a *app) look(ctx context.Context, args []string) (nodes []evidence.Node, missing []string, name string, err error) {
 	picked, parts, err := a.pickJob(ctx, args)
 	if err != nil {

@@ -26,8 +26,8 @@ import (
 	"muster/launch/report"
 )
 
-// stepping is a training that tells its steps, 50 ms each, and goes on where the one before it has saved one: each fifth. Rank
-// 0 fails after the steps that FAIL names, once each.
+// stepping is a training that tells its steps, 50 ms each, and goes on where the one before it has saved one: each
+// fifth. Rank 0 fails after the steps that FAIL names, once each.
 const stepping = `
 import os, sys, time
 import muster
@@ -85,7 +85,8 @@ func TestSeeSteps(t *testing.T) {
 	steering(t, j.runtimeDir, "restart").expect(t, 0)
 	testutil.Eventually(t, time.Minute, "the workers begin anew", func() bool {
 		b, _ := statusOf(t, j.runtimeDir)
-		return len(b.Ranks) == 2 && b.Generation == 1 && (b.Ranks[0].Progress == nil || b.Ranks[0].Progress.StepSeconds == nil || b.Ranks[0].PID != a.Ranks[0].PID)
+		return len(b.Ranks) == 2 && b.Generation == 1 &&
+			(b.Ranks[0].Progress == nil || b.Ranks[0].Progress.StepSeconds == nil || b.Ranks[0].PID != a.Ranks[0].PID)
 	})
 	untilSteps(t, j.runtimeDir, 2, a.Ranks[0].Progress.Step)
 	steering(t, j.runtimeDir, "pause").expect(t, 0)
@@ -127,8 +128,8 @@ func TestSeeStepsOfOtherNodes(t *testing.T) {
 	m.ends(zero, 143)
 }
 
-// TestTimeAddsUp runs a training with three failures, whose time adds up to what passed here, with each cause as long as the
-// program says.
+// TestTimeAddsUp runs a training with three failures, whose time adds up to what passed here, with each cause as long
+// as the program says.
 func TestTimeAddsUp(t *testing.T) {
 	t.Parallel()
 	script := filepath.Join(t.TempDir(), "train.py")
@@ -136,7 +137,8 @@ func TestTimeAddsUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "status")
-	j := start(t, []string{"MARKS=" + t.TempDir(), "STEPS=200", "FAIL=38 84 139", "IMPORT=0.5", endAtOnce}, "run", "-n", "2", "--ckpt", "on",
+	j := start(t, []string{"MARKS=" + t.TempDir(), "STEPS=200", "FAIL=38 84 139", "IMPORT=0.5", endAtOnce}, "run", "-n", "2",
+		"--ckpt", "on",
 		"--max-restarts", "3", "--restart-delay", "0", "--status-file", file, "--summary", file+".end", "--", "python3", script)
 	var last []byte
 	testutil.Eventually(t, jobLimit, "the third failure is behind it", func() bool {
@@ -166,11 +168,12 @@ func TestTimeAddsUp(t *testing.T) {
 		sum += s
 	}
 	// The process of muster lives a little longer than the job: it starts, and cleans up.
-	if wall := got.elapsed.Seconds(); sum < 0.99*a.WallSeconds || sum > 1.01*a.WallSeconds || a.WallSeconds > wall || a.WallSeconds < 0.99*wall-1 {
+	if wall := got.elapsed.Seconds(); sum < 0.99*a.WallSeconds || sum > 1.01*a.WallSeconds || a.WallSeconds > wall ||
+		a.WallSeconds < 0.99*wall-1 {
 		t.Errorf("%v s by cause, %v s in all, %v s passed", sum, a.WallSeconds, wall)
 	}
-	// 200 steps of 50 ms; steps 36 to 38, 81 to 84 and 136 to 139 are done twice, but for the first of each, which ends an import;
-	// four imports of 0.5 s and a step.
+	// 200 steps of 50 ms; steps 36 to 38, 81 to 84 and 136 to 139 are done twice, but for the first of each, which ends
+	// an import; four imports of 0.5 s and a step.
 	s := a.Seconds
 	slack := (got.elapsed.Seconds() - 15) / 2 // of a busy machine
 	for cause, least := range map[string]float64{"good": 9.3, "repeated": 0.35, "import": 2.2} {
@@ -210,7 +213,8 @@ func TestTimeAddsUp(t *testing.T) {
 		m[0].GetHistogram().GetSampleSum()/float64(m[0].GetHistogram().GetSampleCount()) < 0.05 {
 		t.Errorf("%v", m)
 	}
-	for _, name := range []string{"muster_store_operations_total", "muster_log_bytes_total", "muster_rendezvous_duration_seconds", "muster_value"} {
+	for _, name := range []string{"muster_store_operations_total", "muster_log_bytes_total", "muster_rendezvous_duration_seconds",
+		"muster_value"} {
 		if len(families[name].GetMetric()) == 0 {
 			t.Errorf("%s is missing", name)
 		}
@@ -245,7 +249,8 @@ func TestTrace(t *testing.T) {
 	}))
 	defer server.Close()
 	mark := filepath.Join(t.TempDir(), "mark")
-	got := muster(t, []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + server.URL, "KUBEFLOW_TRAINER_STATUS_URL=https://127.0.0.1:1/status"}, "run", "-n", "1",
+	got := muster(t, []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + server.URL, "KUBEFLOW_TRAINER_STATUS_URL=https://127.0.0.1:1/status"},
+		"run", "-n", "1",
 		"--max-restarts", "1", "--", "sh", "-c", "[ -e "+mark+" ] || { touch "+mark+"; exit 3; }")
 	got.expect(t, 0)
 	want := map[string]int{"job": 1, "start": 1, "rendezvous": 2, "round": 2, "spawn": 2, "restart": 1, "stop": 1}
@@ -260,7 +265,8 @@ func TestTrace(t *testing.T) {
 func TestSectionTakesTooLong(t *testing.T) {
 	t.Parallel()
 	script := filepath.Join(t.TempDir(), "train.py")
-	if err := os.WriteFile(script, []byte("import muster, time\nwith muster.progress.section('eval', timeout=0.1): time.sleep(12)\n"), 0o600); err != nil {
+	if err := os.WriteFile(script, []byte("import muster, time\nwith muster.progress.section('eval', timeout=0.1): time.sleep(12)\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	got := muster(t, nil, "run", "-n", "1", "--ckpt", "on", "--", "python3", script)

@@ -361,7 +361,8 @@ func TestReadmeIsOfThisVersion(t *testing.T) {
 func TestOutputGoesWhereItWasAsked(t *testing.T) {
 	t.Parallel()
 	out, tmp := filepath.Join(t.TempDir(), "out"), t.TempDir()
-	got := muster(t, []string{"TMPDIR=" + tmp}, "--keep-runs", "0", "horovodrun", "-np", "2", "-H", "localhost:2", "--output-filename", out, "echo", "hi")
+	got := muster(t, []string{"TMPDIR=" + tmp}, "--keep-runs", "0", "horovodrun", "-np", "2", "-H", "localhost:2", "--output-filename", out,
+		"echo", "hi")
 	if got.status != 0 || strings.Contains(got.stderr, "temporary directory") {
 		t.Errorf("status %d\n%s", got.status, got.stderr)
 	}

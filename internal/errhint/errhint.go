@@ -8,7 +8,8 @@ import (
 	"fmt"
 )
 
-// Exit statuses of muster itself. The only table is in docs/failures.md; a worker's own status passes through beside them.
+// Exit statuses of muster itself. The only table is in docs/failures.md; a worker's own status passes through beside
+// them.
 const (
 	OK          = 0   // the job succeeded
 	Usage       = 2   // usage or configuration error; nothing was started

@@ -19,8 +19,8 @@ type Seen struct {
 	Name  string
 }
 
-// TreesOf returns for each of the processes pids itself, what has descended from it, and what has stayed in its session,
-// by one look at all processes. Those that are gone are missing in the answer.
+// TreesOf returns for each of the processes pids itself, what has descended from it, and what has stayed in its
+// session, by one look at all processes. Those that are gone are missing in the answer.
 func TreesOf(pids []int) (map[int][]Seen, error) {
 	s, err := readSnapshot()
 	if err != nil {
@@ -84,8 +84,8 @@ func Catches(pid int, sig syscall.Signal) bool {
 	return is("SigCgt") && !is("ShdPnd") && !is("SigPnd")
 }
 
-// DiskOf is how many bytes a process has read from disks and written to them, as the kernel says it; empty where it does
-// not.
+// DiskOf is how many bytes a process has read from disks and written to them, as the kernel says it; empty where it
+// does not.
 func DiskOf(pid int) string {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
 	_, rest, _ := strings.Cut(string(text), "\nread_bytes:")

@@ -19,8 +19,8 @@ const (
 	StacksFile                  = "/memfd:muster-stacks-"
 )
 
-// InstallStacks writes what has Python answer to StacksSignal to dir, which it makes. dir then belongs on Python's path,
-// behind the user's own entries.
+// InstallStacks writes what has Python answer to StacksSignal to dir, which it makes. dir then belongs on Python's
+// path, behind the user's own entries.
 func InstallStacks(dir string) error {
 	if strings.Contains(dir, ":") {
 		return fmt.Errorf("cannot put %q on Python's path: it contains a colon", dir)

@@ -129,7 +129,8 @@ func TestStacksMakePlace(t *testing.T) {
 		cmd := exec.CommandContext(t.Context(), "python3", "-c", "import sys; print(sys.modules['sitecustomize'].__file__, sys.path[1:3])")
 		cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1", "PYTHONPATH="+path)
 		out, err := cmd.CombinedOutput()
-		if want := "theirs\n" + next + "/sitecustomize.py ['" + strings.Replace(path, ":", "', '", 1) + "']\n"; err != nil || string(out) != want {
+		if want := "theirs\n" + next + "/sitecustomize.py ['" + strings.Replace(path, ":", "', '", 1) + "']\n"; err != nil ||
+			string(out) != want {
 			t.Errorf("%v\n%s\nwant %s", err, out, want)
 		}
 	}

@@ -46,11 +46,11 @@ func (c Cause) String() string {
 	}[c]
 }
 
-// Marks are what the workers of a group have told. Of several workers the first one counts, as each waits for the others,
-// and of their stalls the longest.
+// Marks are what the workers of a group have told. Of several workers the first one counts, as each waits for the
+// others, and of their stalls the longest.
 type Marks struct {
-	// First and Passed are when the first step was finished, and the first one that had not been done before; zero: none
-	// was.
+	// First and Passed are when the first step was finished, and the first one that had not been done before; zero:
+	// none was.
 	First, Passed time.Time
 	// Stalled is how long checkpoints have kept the worker waiting, StalledFirst and StalledPassed how long until First
 	// and Passed.
@@ -92,8 +92,8 @@ func (a Account) Goodput() float64 {
 	return 0
 }
 
-// Ledger keeps the account of one job, in the order of time. Times that go back count as the last one. The zero value is
-// to be begun with Enter.
+// Ledger keeps the account of one job, in the order of time. Times that go back count as the last one. The zero value
+// is to be begun with Enter.
 type Ledger struct {
 	closed Account
 	cause  Cause

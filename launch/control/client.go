@@ -56,8 +56,8 @@ func (c *Client) Rank(ctx context.Context, rank int) (r Rank, err error) {
 	return r, c.ask(ctx, http.MethodGet, pathRank+strconv.Itoa(rank), nil, &r)
 }
 
-// Events asks for the events behind the one with a number, the oldest of them first; with wait it may take a moment until
-// there is one, and none is an answer, too.
+// Events asks for the events behind the one with a number, the oldest of them first; with wait it may take a moment
+// until there is one, and none is an answer, too.
 func (c *Client) Events(ctx context.Context, after uint64, wait bool) ([]Event, error) {
 	path := pathEvents + "?after=" + strconv.FormatUint(after, 10)
 	if wait {
@@ -116,8 +116,8 @@ func (c *Client) change(ctx context.Context, path string, w wanted) (string, err
 	return s.Message, err
 }
 
-// ask sends a request and reads the answer into to: JSON, but for bytes, which are the answer itself. An error has the exit status that muster ends with:
-// errhint.TryAgain where nobody has answered in time.
+// ask sends a request and reads the answer into to: JSON, but for bytes, which are the answer itself. An error has the
+// exit status that muster ends with: errhint.TryAgain where nobody has answered in time.
 func (c *Client) ask(ctx context.Context, method, path string, body, to any) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, Patience, errSilent)
 	defer cancel()
@@ -219,7 +219,8 @@ func (c *Client) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	return conn, nil
 }
 
-// Unreachable reports whether err says that a muster which has answered before is there no more, and not that it takes its time.
+// Unreachable reports whether err says that a muster which has answered before is there no more, and not that it takes
+// its time.
 func Unreachable(err error) bool {
 	return errors.Is(err, errDead) || errors.Is(err, errEnded) || errors.Is(err, errMute)
 }

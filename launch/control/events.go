@@ -31,7 +31,8 @@ const (
 	CheckFailed EventType = "CheckFailed"
 	// RendezvousCompleted says that the nodes of a round have met.
 	RendezvousCompleted EventType = "RendezvousCompleted"
-	// NodeJoined, NodeLost and NodeExcluded say of another node, or of this one, that it takes part or does not any more.
+	// NodeJoined, NodeLost and NodeExcluded say of another node, or of this one, that it takes part or does not any
+	// more.
 	NodeJoined   EventType = "NodeJoined"
 	NodeLost     EventType = "NodeLost"
 	NodeExcluded EventType = "NodeExcluded"
@@ -39,8 +40,8 @@ const (
 	CheckpointCommitted EventType = "CheckpointCommitted"
 )
 
-// Event is something that has happened to a job, as one muster saw it. docs/events.md describes it for its readers: fields
-// are added, never renamed.
+// Event is something that has happened to a job, as one muster saw it. docs/events.md describes it for its readers:
+// fields are added, never renamed.
 type Event struct {
 	Version int       `json:"version"`
 	Seq     uint64    `json:"seq"` // counts the events of one muster from 1
@@ -55,7 +56,8 @@ type Event struct {
 	Phase        report.Phase `json:"phase,omitempty"`
 	Reason       job.Reason   `json:"reason,omitempty"`
 	Message      string       `json:"message,omitempty"`
-	// Rank and PID are of a worker; ExitCode is 128+n for a signal, which is named; Stopped says that muster has ended it.
+	// Rank and PID are of a worker; ExitCode is 128+n for a signal, which is named; Stopped says that muster has ended
+	// it.
 	Rank     *int   `json:"rank,omitempty"`
 	PID      int    `json:"pid,omitempty"`
 	ExitCode *int   `json:"exitCode,omitempty"`
@@ -165,8 +167,8 @@ func (e *Events) Moved(node string, now report.Status) {
 	e.add(event)
 }
 
-// After returns the events behind the one with a number, the oldest first and no more than fit an answer. Where there are
-// none it waits for the next one until ctx ends.
+// After returns the events behind the one with a number, the oldest first and no more than fit an answer. Where there
+// are none it waits for the next one until ctx ends.
 func (e *Events) After(ctx context.Context, seq uint64) []Event {
 	for {
 		e.mu.Lock()

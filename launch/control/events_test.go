@@ -40,7 +40,8 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestEventsAreWaitedFor: a client that waits hears of the next event, and one that hears nothing gets an answer all the same.
+// TestEventsAreWaitedFor: a client that waits hears of the next event, and one that hears nothing gets an answer all
+// the same.
 func TestEventsAreWaitedFor(t *testing.T) {
 	t.Parallel()
 	j := &fakeJob{id: "it"}

@@ -32,7 +32,8 @@ const (
 	Unknown     Kind = "unknown"
 )
 
-// busy is the share of a core from which on a process is taken to compute; idle the one up to which it is taken to wait.
+// busy is the share of a core from which on a process is taken to compute; idle the one up to which it is taken to
+// wait.
 const (
 	busy = 0.5
 	idle = 0.1

@@ -41,8 +41,8 @@ type Process struct {
 	State string `json:"state"`
 	// Steady says that it was in this state at the beginning of the look, too.
 	Steady bool `json:"steady"`
-	// CPU is the share of a core that it used while it was looked at, Wants the one that it would have used on a machine
-	// without load.
+	// CPU is the share of a core that it used while it was looked at, Wants the one that it would have used on a
+	// machine without load.
 	CPU     float64  `json:"cpu"`
 	Wants   float64  `json:"wants"`
 	Threads []Thread `json:"threads,omitempty"`
@@ -85,8 +85,8 @@ type Frame struct {
 	Text string `json:"text,omitempty"`
 }
 
-// Socket is a TCP connection. Send and Receive are bytes in its queues; Retransmits counts attempts to send the oldest of
-// them again.
+// Socket is a TCP connection. Send and Receive are bytes in its queues; Retransmits counts attempts to send the oldest
+// of them again.
 type Socket struct {
 	Local       string `json:"local"`
 	Peer        string `json:"peer"`

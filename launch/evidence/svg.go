@@ -19,8 +19,8 @@ const (
 	leastWidth = 2
 )
 
-// WriteSVG draws merged stacks as a flame graph from above: a frame is as wide as the share of ranks that are in it, and
-// has its whole name when the pointer is on it. Nothing in it runs or is loaded from elsewhere.
+// WriteSVG draws merged stacks as a flame graph from above: a frame is as wide as the share of ranks that are in it,
+// and has its whole name when the pointer is on it. Nothing in it runs or is loaded from elsewhere.
 func WriteSVG(w io.Writer, title string, groups []Group) error {
 	root := Root(groups)
 	height := svgTop + rowHeight*(depth(root)+1)

@@ -155,7 +155,8 @@ func (l *launcher) run(ctx context.Context) (err error) {
 	return l.finish(ctx, in)
 }
 
-// ask has the nodes do what somebody wants of the job. Machines that have left it come back where more nodes are wanted.
+// ask has the nodes do what somebody wants of the job. Machines that have left it come back where more nodes are
+// wanted.
 func (l *launcher) ask(ctx context.Context, m Ask) (string, error) {
 	before, _ := l.told.now(ctx)
 	text, err := l.fleet.Ask(ctx, m)

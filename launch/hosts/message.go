@@ -63,7 +63,8 @@ type Ready struct {
 type Result struct {
 	// Status is the exit status that muster would have there.
 	Status int `json:"status"`
-	// Report says why, as launch.Result has it; Error is why the job could not be run or ended, with a hint. All may be empty.
+	// Report says why, as launch.Result has it; Error is why the job could not be run or ended, with a hint. All may be
+	// empty.
 	Report string `json:"report"`
 	Error  string `json:"error"`
 	Hint   string `json:"hint"`

@@ -108,7 +108,8 @@ func Simulate(ctx context.Context, c SimulationConfig) (err error) {
 		}
 	}
 	s.follow(ctx, in)
-	if err := tree.Stop(context.WithoutCancel(ctx), proc.Ladder{Signal: syscall.SIGTERM, Grace: asked.Stop.Grace}, s.processes()...); err != nil {
+	if err := tree.Stop(context.WithoutCancel(ctx), proc.Ladder{Signal: syscall.SIGTERM, Grace: asked.Stop.Grace},
+		s.processes()...); err != nil {
 		return errhint.Code(err, errhint.Internal)
 	}
 	s.ended()
@@ -458,7 +459,8 @@ func (s *simulation) outcome() error {
 		if n == errhint.OK {
 			level = zerolog.DebugLevel
 		}
-		ended := zerolog.New(s.log).Level(s.config.Log.GetLevel()).With().Timestamp().Str(logtext.NodeKey, SimulatedName(node.index)).Logger()
+		ended := zerolog.New(s.log).Level(s.config.Log.GetLevel()).With().Timestamp().Str(logtext.NodeKey,
+			SimulatedName(node.index)).Logger()
 		ended.WithLevel(level).Int("exit_code", n).Msg("simulated node has ended")
 		left := leaves(n)
 		switch {

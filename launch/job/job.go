@@ -309,8 +309,8 @@ type LogRules struct {
 }
 
 // FileAll has all output of the workers written to files, and shown, unless somebody has said by --tee or --redirects
-// what goes to files: nothing (0) is an answer, too. It is for a job with a directory that only files make sense of. The
-// sources of the job are known.
+// what goes to files: nothing (0) is an answer, too. It is for a job with a directory that only files make sense of.
+// The sources of the job are known.
 func (j *Job) FileAll() {
 	if j.Sources["tee"].Kind == FromDefault && j.Sources["redirects"].Kind == FromDefault {
 		j.Logs.Tee = StreamMap{Default: Both}

@@ -47,8 +47,8 @@ func (p *Plan) SharesCheckpoints() bool {
 	return !p.Job.Alone() && (p.token || p.Job.Meeting.TokenFile != "")
 }
 
-// CheckpointsOutlive reports whether what is in memory is to outlive an agent that is killed. The next one finds it by the
-// run id, which torchrun's jobs share that have none of their own.
+// CheckpointsOutlive reports whether what is in memory is to outlive an agent that is killed. The next one finds it by
+// the run id, which torchrun's jobs share that have none of their own.
 func (p *Plan) CheckpointsOutlive() bool {
 	return p.Job.Checkpoint.Salvage > 0 && (p.Job.Alone() || p.RunID != "none")
 }

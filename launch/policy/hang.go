@@ -2,8 +2,8 @@ package policy
 
 import "muster/launch/job"
 
-// hang decides for workers that show no sign of life. A restart of them is the whole world's, whatever RestartRules.Scope
-// says: those that wait for another one cannot do without it.
+// hang decides for workers that show no sign of life. A restart of them is the whole world's, whatever
+// RestartRules.Scope says: those that wait for another one cannot do without it.
 func (p *Policy) hang(e Event) Decision {
 	if p.state != running {
 		return Decision{Rank: -1}

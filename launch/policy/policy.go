@@ -49,8 +49,8 @@ type Event struct {
 	// says who has asked for that.
 	Everywhere bool
 	Text       string
-	// StartAgain says of WorkersHang that the workers are to start again, if a restart is left; the job fails otherwise.
-	// Its Text says what they do, its Status how the job ends.
+	// StartAgain says of WorkersHang that the workers are to start again, if a restart is left; the job fails
+	// otherwise. Its Text says what they do, its Status how the job ends.
 	StartAgain bool
 	// Said belongs to VerdictHeard, and Own says that this node had proposed it.
 	Said rendezvous.Verdict

@@ -52,7 +52,8 @@ args = TrainingArguments(sys.argv[1], max_steps=10, per_device_train_batch_size=
 Trainer(Model(), args, train_dataset=Data(), eval_dataset=Data(), callbacks=[ProgressCallback(eval_timeout=900), Look()]).train()
 assert sections and set(sections) == {b"eval"}, sections
 `, t.TempDir())
-	cmd.Env = append(os.Environ(), "PYTHONPATH="+packages, "PYTHONDONTWRITEBYTECODE=1", "MUSTER_RUN_DIR="+dir, "RANK=3", "ACCELERATE_USE_CPU=1")
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+packages, "PYTHONDONTWRITEBYTECODE=1", "MUSTER_RUN_DIR="+dir, "RANK=3",
+		"ACCELERATE_USE_CPU=1")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -61,7 +62,8 @@ assert sections and set(sections) == {b"eval"}, sections
 	for _, v := range r.Values {
 		values[v.Name] = v.Number
 	}
-	if !told || r.Step != 10 || r.Total != 10 || r.Section != "" || values["loss"] <= 0 || values["eval_loss"] <= 0 || values["learning_rate"] <= 0 {
+	if !told || r.Step != 10 || r.Total != 10 || r.Section != "" || values["loss"] <= 0 || values["eval_loss"] <= 0 ||
+		values["learning_rate"] <= 0 {
 		t.Errorf("%v %+v", told, r)
 	}
 	steps := uint64(0)

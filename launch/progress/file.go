@@ -23,8 +23,8 @@ import (
 // dirName is where the files lie in a run directory, by rank.
 const dirName = "progress"
 
-// File is where the program of one worker tells of itself. Its methods may be called from several goroutines. A nil File
-// has nothing.
+// File is where the program of one worker tells of itself. Its methods may be called from several goroutines. A nil
+// File has nothing.
 type File struct {
 	mu      sync.Mutex
 	file    *os.File // nil once it is closed
@@ -34,8 +34,8 @@ type File struct {
 	buf     [size]byte
 }
 
-// Create makes the file of a worker that is about to start. highest is the greatest step that was done before, nil where
-// none was. What the process before it still writes goes to the file that it has.
+// Create makes the file of a worker that is about to start. highest is the greatest step that was done before, nil
+// where none was. What the process before it still writes goes to the file that it has.
 func Create(runDir string, rank int, highest *int64) (*File, error) {
 	dir := filepath.Join(runDir, dirName)
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {

@@ -29,7 +29,8 @@ func program(t *testing.T, runDir string, rank int, text string) string {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), "python3", "-c", text)
-	cmd.Env = append(os.Environ(), "PYTHONPATH="+packages, "PYTHONDONTWRITEBYTECODE=1", "MUSTER_RUN_DIR="+runDir, "RANK="+strconv.Itoa(rank))
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+packages, "PYTHONDONTWRITEBYTECODE=1", "MUSTER_RUN_DIR="+runDir,
+		"RANK="+strconv.Itoa(rank))
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -86,7 +87,8 @@ muster.progress.step(17, total=100, loss=float("nan"), lr=1e-4, samples=object()
 	for _, n := range r.Buckets {
 		steps += n
 	}
-	if steps != 6 || r.Median < 25*time.Millisecond || r.Median > 10*time.Second || r.Sum < 0.085 { // 17 are three steps; the evaluation is no part of them
+	if steps != 6 || r.Median < 25*time.Millisecond || r.Median > 10*time.Second ||
+		r.Sum < 0.085 { // 17 are three steps; the evaluation is no part of them
 		t.Errorf("%d steps, median %v, %v s in all", steps, r.Median, r.Sum)
 	}
 	if r.Buckets[5] < 3 && r.Buckets[6]+r.Buckets[7]+r.Buckets[8] == 0 {
@@ -135,7 +137,8 @@ subprocess.run([sys.executable, "-c", "import muster; muster.progress.step(78)"]
 	for _, n := range r.Buckets {
 		steps += n
 	}
-	if r.Step != 4 || r.Most != 5 || !r.Back || len(r.Values) != 0 || steps != 1 || r.Passed != r.First && r.Passed.Sub(r.First) > time.Second {
+	if r.Step != 4 || r.Most != 5 || !r.Back || len(r.Values) != 0 || steps != 1 || r.Passed != r.First &&
+		r.Passed.Sub(r.First) > time.Second {
 		t.Errorf("%+v", r)
 	}
 	// What is left of it tells nothing to the next one.
@@ -315,7 +318,8 @@ func TestReadWhileWritten(t *testing.T) {
 	f := create(t, dir, nil)
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		program(t, dir, 3, "import muster, time\nend = time.monotonic() + 1\nn = 0\nwhile time.monotonic() < end:\n    n += 1\n    muster.progress.step(n, total=n, same=n)")
+		program(t, dir, 3,
+			"import muster, time\nend = time.monotonic() + 1\nn = 0\nwhile time.monotonic() < end:\n    n += 1\n    muster.progress.step(n, total=n, same=n)")
 	})
 	testutil.Eventually(t, time.Minute, "it has begun", func() bool { _, told := f.Read(); return told })
 	done := make(chan struct{})

@@ -57,7 +57,8 @@ type Reading struct {
 	Steps bool
 	Step  int64
 	Total int64 // 0: it is not known
-	// Most is the greatest step. Back says that steps have not only gone up: what was done before cannot be told by them.
+	// Most is the greatest step. Back says that steps have not only gone up: what was done before cannot be told by
+	// them.
 	Most int64
 	Back bool
 	// Median is the median time of the last steps; 0 before there are two of them.
@@ -66,11 +67,11 @@ type Reading struct {
 	Buckets [len(bounds) + 1]uint64
 	Sum     float64
 	Values  []Value
-	// Told is when the program has told something last; First and Passed when it had finished its first step, and the first one
-	// that was not done before it began. They are zero where it has not.
+	// Told is when the program has told something last; First and Passed when it had finished its first step, and the
+	// first one that was not done before it began. They are zero where it has not.
 	Told, First, Passed time.Time
-	// Stalls is how often checkpoints have kept the program waiting, Stalled for how long, StalledFirst and StalledPassed
-	// for how long until First and Passed.
+	// Stalls is how often checkpoints have kept the program waiting, Stalled for how long, StalledFirst and
+	// StalledPassed for how long until First and Passed.
 	Stalls                               int64
 	Stalled, StalledFirst, StalledPassed time.Duration
 	// Section is what it does, other than steps; empty for steps. SectionBegan is when that began, SectionTimeout how

@@ -70,7 +70,8 @@ func (d *Durations) Add(took time.Duration) {
 // MeasuredRank are numbers of one worker's program.
 type MeasuredRank struct {
 	Rank int
-	// Buckets count the steps of its program by their seconds: one for each of StepBounds, and one for what takes longer.
+	// Buckets count the steps of its program by their seconds: one for each of StepBounds, and one for what takes
+	// longer.
 	Buckets     []uint64
 	StepBounds  []float64
 	StepSeconds float64

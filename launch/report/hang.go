@@ -6,8 +6,8 @@ import "time"
 type Hang struct {
 	Time          time.Time `json:"time"`
 	SilentSeconds float64   `json:"silentSeconds"`
-	// Kind is the cause in a word, Sentence the whole verdict. Culprits are the ranks that hold up others, Victims those
-	// that wait for them.
+	// Kind is the cause in a word, Sentence the whole verdict. Culprits are the ranks that hold up others, Victims
+	// those that wait for them.
 	Kind     string `json:"kind"`
 	Sentence string `json:"sentence"`
 	Culprits []int  `json:"culprits,omitempty"`

@@ -69,8 +69,8 @@ type Config struct {
 	Log      zerolog.Logger
 }
 
-// FromEnviron reads OpenTelemetry's variables; false where no collector is named. run is the job's id by which the nodes
-// of a job find the same trace, empty where others could have the same.
+// FromEnviron reads OpenTelemetry's variables; false where no collector is named. run is the job's id by which the
+// nodes of a job find the same trace, empty where others could have the same.
 func FromEnviron(environ []string, run string, log zerolog.Logger) (Config, bool, error) {
 	vars := map[string]string{}
 	for _, kv := range environ {

@@ -26,7 +26,8 @@ func TestExport(t *testing.T) {
 		if err == nil {
 			err = proto.Unmarshal(body, req)
 		}
-		if err != nil || r.Method != http.MethodPost || r.URL.Path != "/v1/traces" || r.Header.Get("Content-Type") != "application/x-protobuf" ||
+		if err != nil || r.Method != http.MethodPost || r.URL.Path != "/v1/traces" ||
+			r.Header.Get("Content-Type") != "application/x-protobuf" ||
 			r.Header.Get("X-Key") != "a b" {
 			t.Errorf("%s %s %v: %v", r.Method, r.URL, r.Header, err)
 		}
@@ -46,7 +47,8 @@ func TestExport(t *testing.T) {
 	e := Open(c)
 	began := time.Unix(1767225600, 5)
 	job, child := NewID(), NewID()
-	e.Add(Span{Name: "check \xff", Begin: began, End: began.Add(time.Second), ID: child, Parent: job, Attributes: []Attribute{{Key: "n", Number: -3}}})
+	e.Add(Span{Name: "check \xff", Begin: began, End: began.Add(time.Second), ID: child, Parent: job,
+		Attributes: []Attribute{{Key: "n", Number: -3}}})
 	e.Add(Span{Name: "job", Begin: began, End: began.Add(time.Minute), ID: job, Failed: true, Message: "why"})
 	e.Close()
 	if len(got) != 1 || len(got[0].ResourceSpans) != 1 || len(got[0].ResourceSpans[0].ScopeSpans) != 1 {
@@ -63,11 +65,13 @@ func TestExport(t *testing.T) {
 	}
 	s, j := spans[0], spans[1]
 	if s.Name != "check \uFFFD" || string(s.ParentSpanId) != string(job[:]) || string(s.SpanId) != string(child[:]) ||
-		s.StartTimeUnixNano != 1767225600000000005 || s.EndTimeUnixNano-s.StartTimeUnixNano != 1e9 || s.Attributes[0].Value.GetIntValue() != -3 ||
+		s.StartTimeUnixNano != 1767225600000000005 || s.EndTimeUnixNano-s.StartTimeUnixNano != 1e9 ||
+		s.Attributes[0].Value.GetIntValue() != -3 ||
 		s.Kind.String() != "SPAN_KIND_INTERNAL" || s.Status != nil {
 		t.Errorf("%v", s)
 	}
-	if string(j.ParentSpanId) != "\x01\x02\x03\x04\x05\x06\x07\x08" || string(j.TraceId) != "\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f" ||
+	if string(j.ParentSpanId) != "\x01\x02\x03\x04\x05\x06\x07\x08" ||
+		string(j.TraceId) != "\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f" ||
 		j.Status.Code.String() != "STATUS_CODE_ERROR" || j.Status.Message != "why" {
 		t.Errorf("%v", j)
 	}

@@ -1,5 +1,5 @@
-// Package trainjob tells Kubeflow's Trainer how far a TrainJob has come, so that kubectl get trainjob shows it: progress
-// and metrics by its proposal KEP-2779, pushed to the status server that the pods of a TrainJob are told of.
+// Package trainjob tells Kubeflow's Trainer how far a TrainJob has come, so that kubectl get trainjob shows it:
+// progress and metrics by its proposal KEP-2779, pushed to the status server that the pods of a TrainJob are told of.
 package trainjob
 
 import (

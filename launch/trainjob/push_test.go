@@ -46,7 +46,8 @@ func newServer(t *testing.T) (*server, Config, *testutil.Buffer) {
 		t.Fatal(err)
 	}
 	log := &testutil.Buffer{}
-	c, found := FromEnviron([]string{"A=b", variableURL + "=" + s.URL + path, variableToken + "=" + token, variableCA + "=" + ca}, zerolog.New(log))
+	c, found := FromEnviron([]string{"A=b", variableURL + "=" + s.URL + path, variableToken + "=" + token, variableCA + "=" + ca},
+		zerolog.New(log))
 	if !found {
 		t.Fatal("not found")
 	}

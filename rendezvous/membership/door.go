@@ -163,7 +163,8 @@ func (c *coordinator) screen(ctx context.Context) {
 	for i := range r.waiting {
 		s := &r.waiting[i]
 		s.door.looked = true
-		// A node that was in a round leaves when it is excluded, and one that is being examined says itself what is found.
+		// A node that was in a round leaves when it is excluded, and one that is being examined says itself what is
+		// found.
 		if s.rec.Round >= 0 || s.door.passed || s.door.inside {
 			continue
 		}

@@ -244,7 +244,8 @@ func TestQuarantine(t *testing.T) {
 	})
 }
 
-// A node that finds itself at fault leaves at once, also where the coordinator learns of it before the node has said so.
+// A node that finds itself at fault leaves at once, also where the coordinator learns of it before the node has said
+// so.
 func TestExcludedWhileItIsExamined(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := checked(t, 2, 4)

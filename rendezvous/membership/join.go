@@ -241,6 +241,7 @@ func (a *assignment) round(notice time.Duration) rendezvous.Round {
 	return rendezvous.Round{
 		Number: a.Round, GroupRank: a.Rank, GroupWorldSize: a.Size, BaseRank: a.BaseRank, WorldSize: a.World,
 		BaseRoleRank: a.BaseRoleRank, RoleWorldSize: a.RoleWorld, MasterAddr: a.MasterAddr, MasterPort: a.MasterPort,
-		AgentStore: a.AgentStore, Restarts: a.Restarts, Replacements: a.Replacements, Orders: a.Orders, HostRank: a.HostRank, LeadRank: a.LeadRank, LossNotice: notice,
+		AgentStore: a.AgentStore, Restarts: a.Restarts, Replacements: a.Replacements, Orders: a.Orders, HostRank: a.HostRank,
+		LeadRank: a.LeadRank, LossNotice: notice,
 	}
 }

@@ -173,7 +173,8 @@ func TestReadRefuses(t *testing.T) {
 			"give an amount such as",
 		},
 		{
-			"a part of one", pytorch + "      template: {spec: {containers: [{command: [x], resources: {limits: {nvidia.com/gpu: 500m}}}]}}",
+			"a part of one",
+			pytorch + "      template: {spec: {containers: [{command: [x], resources: {limits: {nvidia.com/gpu: 500m}}}]}}",
 			"give a whole number of accelerators",
 		},
 		{"muster itself", pytorch + "      template: {spec: {containers: [{command: [muster, run, x]}]}}", "does not look for the others"},

@@ -208,7 +208,8 @@ func Jobs(runs []Run) []Run {
 }
 
 // Pick returns the newest of the runs, sorted as Runs does, whose job has a run id or the only one that begins so, and
-// behind it the parts of that job: none where there is no such job. Its error has status 2 where more than one is meant.
+// behind it the parts of that job: none where there is no such job. Its error has status 2 where more than one is
+// meant.
 func Pick(runs []Run, name string) ([]Run, error) {
 	jobs := Jobs(runs)
 	ids := map[string]bool{}

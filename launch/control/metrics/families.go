@@ -11,7 +11,8 @@ import (
 
 // phases are those that a job can stand in, in the order of its life.
 var phases = [...]report.Phase{
-	report.PhasePending, report.PhaseChecking, report.PhaseCreating, report.PhaseRunning, report.PhasePausing, report.PhasePaused, report.PhaseResuming,
+	report.PhasePending, report.PhaseChecking, report.PhaseCreating, report.PhaseRunning, report.PhasePausing, report.PhasePaused,
+	report.PhaseResuming,
 	report.PhaseRestarting,
 	report.PhaseTerminating, report.PhaseSucceeded, report.PhaseFailed, report.PhaseTimeout,
 }

@@ -27,7 +27,8 @@ func full() Snapshot {
 	operations, written, lost := uint64(77), int64(4096), int64(1)
 	return Snapshot{
 		Status: report.Status{
-			RunID: "a\\b\n\"c\"", Name: "train \xff.py", Phase: report.PhaseRunning, StartTime: &began, Nodes: 2, WorldSize: 4, Generation: 3,
+			RunID: "a\\b\n\"c\"", Name: "train \xff.py", Phase: report.PhaseRunning, StartTime: &began, Nodes: 2, WorldSize: 4,
+			Generation:   3,
 			Replacements: 1, Counts: report.Counts{Running: 2},
 			Accounting: &report.Accounting{
 				WallSeconds: 100, Goodput: 0.5, Seconds: map[string]float64{"good": 50, "import": 50},
@@ -35,7 +36,8 @@ func full() Snapshot {
 			},
 			Ranks: []report.Rank{
 				{
-					Node: "n1", Rank: 0, Phase: report.PhaseRunning, Restarts: 1, CPUSeconds: &cpu, ResidentBytes: &resident, LastOutput: &began,
+					Node: "n1", Rank: 0, Phase: report.PhaseRunning, Restarts: 1, CPUSeconds: &cpu, ResidentBytes: &resident,
+					LastOutput: &began,
 					Progress: &report.Progress{
 						Step: 7, Total: 100, StepSeconds: &median, Values: map[string]float64{"loss": 2.5, "lr\n\"": 1e-9},
 						NotFinite: []string{"norm"}, Time: began,
@@ -50,7 +52,8 @@ func full() Snapshot {
 				{Rank: 1, StepBounds: []float64{0.1, 1}, Buckets: []uint64{1}},
 			},
 			Rendezvous: report.Durations{Count: 4, Seconds: 8}, Checks: report.Durations{Count: 1, Seconds: 2},
-			Written: report.Durations{Count: 3, Seconds: 6}, WrittenBytes: 1 << 40, StoreOperations: &operations, LogBytes: &written, LostNodes: &lost,
+			Written: report.Durations{Count: 3, Seconds: 6}, WrittenBytes: 1 << 40, StoreOperations: &operations, LogBytes: &written,
+			LostNodes: &lost,
 		},
 	}
 }
@@ -110,11 +113,13 @@ func TestWrite(t *testing.T) {
 	}
 	steps := got["muster_step_duration_seconds"].Metric
 	h := steps[0].GetHistogram()
-	if len(steps) != 1 || h.GetSampleCount() != 7 || h.GetSampleSum() != 9.5 || len(h.Bucket) != 3 || h.Bucket[1].GetCumulativeCount() != 3 ||
+	if len(steps) != 1 || h.GetSampleCount() != 7 || h.GetSampleSum() != 9.5 || len(h.Bucket) != 3 ||
+		h.Bucket[1].GetCumulativeCount() != 3 ||
 		h.Bucket[1].GetUpperBound() != 1 || !math.IsInf(h.Bucket[2].GetUpperBound(), 1) {
 		t.Errorf("%v", steps)
 	}
-	if s := got["muster_checkpoint_stall_duration_seconds"].Metric; len(s) != 1 || s[0].GetSummary().GetSampleCount() != 2 || s[0].GetSummary().GetSampleSum() != 0.5 {
+	if s := got["muster_checkpoint_stall_duration_seconds"].Metric; len(s) != 1 || s[0].GetSummary().GetSampleCount() != 2 ||
+		s[0].GetSummary().GetSampleSum() != 0.5 {
 		t.Errorf("%v", s)
 	}
 	running := 0.
@@ -151,7 +156,8 @@ func TestHandler(t *testing.T) {
 	}
 	read(t, w.Body)
 	for why, code := range map[error]int{
-		errors.New("broken"): http.StatusInternalServerError, errhint.Code(errors.New("later"), errhint.TryAgain): http.StatusServiceUnavailable,
+		errors.New("broken"): http.StatusInternalServerError,
+		errhint.Code(errors.New("later"), errhint.TryAgain): http.StatusServiceUnavailable,
 	} {
 		err, w = why, httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))

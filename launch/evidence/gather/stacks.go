@@ -56,7 +56,8 @@ func (l *look) stacks(ctx context.Context) {
 	}
 }
 
-// Parse reads what faulthandler writes. The main thread is the first of the stacks, the innermost frame the last of each.
+// Parse reads what faulthandler writes. The main thread is the first of the stacks, the innermost frame the last of
+// each.
 func Parse(text string) []evidence.Stack {
 	var stacks []evidence.Stack
 	for l := range strings.Lines(text) {
