@@ -52,20 +52,30 @@ func TestDiagnose(t *testing.T) {
 		kind diagnose.Kind
 		says []string
 	}{
-		{"sleep", diagnose.Sleeps,
-			[]string{"rank 1 has not come to all_reduce: it sleeps at hang.py:", "in never_comes (time.sleep(3600))"}},
+		{
+			"sleep", diagnose.Sleeps,
+			[]string{"rank 1 has not come to all_reduce: it sleeps at hang.py:", "in never_comes (time.sleep(3600))"},
+		},
 		{"stopped", diagnose.Stopped, []string{"rank 1 has not come to all_reduce: it is stopped by a signal (process "}},
 		{"loop", diagnose.Runs, []string{"it computes at hang.py:", "in loops", "cannot be told from an endless loop"}},
-		{"loader", diagnose.Loader,
-			[]string{"it waits for its data loader, whose worker process ", " sleeps at hang.py:", "in __getitem__"}},
+		{
+			"loader", diagnose.Loader,
+			[]string{"it waits for its data loader, whose worker process ", " sleeps at hang.py:", "in __getitem__"},
+		},
 		{"loader-stopped", diagnose.Loader, []string{"it waits for its data loader, whose worker process ", " is stopped by a signal"}},
-		{"file-lock", diagnose.Deadlock, []string{"rank 1 waits for a lock on the file ", ".lock at hang.py:", "which rank 0 has",
-			"waits for the others in all_reduce"}},
-		{"deadlock", diagnose.Deadlock,
-			[]string{"it waits for a lock at hang.py:", "and another thread of it waits for one, too at hang.py:"}},
+		{"file-lock", diagnose.Deadlock, []string{
+			"rank 1 waits for a lock on the file ", ".lock at hang.py:", "which rank 0 has",
+			"waits for the others in all_reduce",
+		}},
+		{
+			"deadlock", diagnose.Deadlock,
+			[]string{"it waits for a lock at hang.py:", "and another thread of it waits for one, too at hang.py:"},
+		},
 		{"gil", diagnose.Interpreter, []string{"it runs native code, called at hang.py:", "qsort", "does not give up Python's lock"}},
-		{"other-collective", diagnose.Mismatch,
-			[]string{"different collectives: rank 1 in broadcast at hang.py:", "ranks 0/2 in all_reduce at hang.py:"}},
+		{
+			"other-collective", diagnose.Mismatch,
+			[]string{"different collectives: rank 1 in broadcast at hang.py:", "ranks 0/2 in all_reduce at hang.py:"},
+		},
 	} {
 		t.Run(c.way, func(t *testing.T) {
 			t.Parallel()

@@ -79,8 +79,10 @@ func (a *app) showLogs(ctx context.Context, args []string, o logsOptions) error 
 	var logs control.Logs
 	defer func() { logs.Close() }()
 	for _, r := range wanted {
-		l := &control.RankLogs{Ask: r.by.Client().Rank, RunID: r.by.RunID(), Rank: r.Rank.Rank, Tail: o.tail, Stdout: a.stdout,
-			Stderr: a.stderr}
+		l := &control.RankLogs{
+			Ask: r.by.Client().Rank, RunID: r.by.RunID(), Rank: r.Rank.Rank, Tail: o.tail, Stdout: a.stdout,
+			Stderr: a.stderr,
+		}
 		if len(wanted) > 1 {
 			l.Prefix = fmt.Appendf(nil, "[rank %d] ", r.Rank.Rank)
 		}

@@ -213,8 +213,10 @@ func TestTimeAddsUp(t *testing.T) {
 		m[0].GetHistogram().GetSampleSum()/float64(m[0].GetHistogram().GetSampleCount()) < 0.05 {
 		t.Errorf("%v", m)
 	}
-	for _, name := range []string{"muster_store_operations_total", "muster_log_bytes_total", "muster_rendezvous_duration_seconds",
-		"muster_value"} {
+	for _, name := range []string{
+		"muster_store_operations_total", "muster_log_bytes_total", "muster_rendezvous_duration_seconds",
+		"muster_value",
+	} {
 		if len(families[name].GetMetric()) == 0 {
 			t.Errorf("%s is missing", name)
 		}

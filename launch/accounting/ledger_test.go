@@ -88,8 +88,10 @@ func TestAddsUp(t *testing.T) {
 			case 2:
 				l.Started(when)
 			default:
-				m := Marks{Stalled: seconds(span.Draw(t, "s")), StalledFirst: seconds(span.Draw(t, "f")),
-					StalledPassed: seconds(span.Draw(t, "p"))}
+				m := Marks{
+					Stalled: seconds(span.Draw(t, "s")), StalledFirst: seconds(span.Draw(t, "f")),
+					StalledPassed: seconds(span.Draw(t, "p")),
+				}
 				if rapid.Bool().Draw(t, "first") {
 					m.First = at(moment.Draw(t, "at"))
 				}

@@ -194,8 +194,10 @@ func (w *Worker) openPipe(streams ...int) error {
 	}
 	w.owned = append(w.owned, end)
 	w.pipes = append(w.pipes, src)
-	p := &pump{src: src, tail: &tail{}, heard: &w.heard, read: &w.read, localRank: w.id.LocalRank, alone: w.attempt.lone,
-		calledOff: w.calledOff}
+	p := &pump{
+		src: src, tail: &tail{}, heard: &w.heard, read: &w.read, localRank: w.id.LocalRank, alone: w.attempt.lone,
+		calledOff: w.calledOff,
+	}
 	if w.attempt.shown(w.id.LocalRank) {
 		p.out = w.attempt.console(streams[0])
 		p.prefixed, p.prefix, p.stamp = w.attempt.rules.PrefixAll, w.prefix[streams[0]], w.attempt.rules.Stamp

@@ -47,8 +47,10 @@ func TestExport(t *testing.T) {
 	e := Open(c)
 	began := time.Unix(1767225600, 5)
 	job, child := NewID(), NewID()
-	e.Add(Span{Name: "check \xff", Begin: began, End: began.Add(time.Second), ID: child, Parent: job,
-		Attributes: []Attribute{{Key: "n", Number: -3}}})
+	e.Add(Span{
+		Name: "check \xff", Begin: began, End: began.Add(time.Second), ID: child, Parent: job,
+		Attributes: []Attribute{{Key: "n", Number: -3}},
+	})
 	e.Add(Span{Name: "job", Begin: began, End: began.Add(time.Minute), ID: job, Failed: true, Message: "why"})
 	e.Close()
 	if len(got) != 1 || len(got[0].ResourceSpans) != 1 || len(got[0].ResourceSpans[0].ScopeSpans) != 1 {
