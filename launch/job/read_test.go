@@ -216,11 +216,12 @@ var shownOnly = map[string]string{
 }
 
 // Every field of a job is read by somebody, or a setting could stand there and mean nothing: fields that only the
-// dialects and --dry-run look at, and such as are only handed on, do not count. What a platform says is for the
-// dialects alone.
+// dialects and --dry-run look at, and such as are only handed on, do not count. What a platform or a job file says is
+// for the dialects alone.
 func TestEveryFieldOfAJobIsRead(t *testing.T) {
 	m := loadModule(t)
 	delete(m.types, "muster/internal/platform")
+	delete(m.types, "muster/cmd/dialect/jobfile")
 	found := map[string]bool{}
 	for _, root := range []struct{ pkg, name string }{{"muster/launch/job", "Job"}, {"muster/cmd/dialect", "Request"}} {
 		for _, key := range m.unread(m.types[root.pkg].Scope().Lookup(root.name).Type(), map[string]bool{}) {
