@@ -151,16 +151,16 @@ func (s *Steering) accountingLocked() *report.Accounting {
 // Measured implements control.Measurer.
 func (v served) Measured() report.Measured {
 	s := v.s
+	written := s.written()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	bytes := s.accounts.logBytes
+	bytes := s.accounts.logBytes + written
 	m := report.Measured{Rendezvous: s.accounts.rendezvous, Checks: s.accounts.checks, LogBytes: &bytes}
 	for i := range s.places {
 		w := s.places[i].worker
 		if w == nil {
 			continue
 		}
-		bytes += w.logs.Bytes()
 		if r, told := w.progress.Read(); told {
 			m.Ranks = append(m.Ranks, report.MeasuredRank{
 				Rank: w.Rank, Buckets: r.Buckets[:], StepBounds: progress.Bounds(), StepSeconds: r.Sum,
@@ -172,6 +172,37 @@ func (v served) Measured() report.Measured {
 		gather(&m)
 	}
 	return m
+}
+
+// written is how much the workers that are in their places have written. It looks at files, and waits for their disk: nobody
+// else does.
+func (s *Steering) written() (bytes int64) {
+	s.mu.Lock()
+	workers := make([]*worker, 0, len(s.places))
+	for i := range s.places {
+		if w := s.places[i].worker; w != nil {
+			workers = append(workers, w)
+		}
+	}
+	s.mu.Unlock()
+	for _, w := range workers {
+		bytes += w.logs.Bytes()
+	}
+	return bytes
+}
+
+// writtenBefore is how much the worker has written that was in a place last.
+func (s *Steering) writtenBefore(localRank int) int64 {
+	s.mu.Lock()
+	var before *worker
+	if localRank < len(s.places) {
+		before = s.places[localRank].worker
+	}
+	s.mu.Unlock()
+	if before == nil {
+		return 0
+	}
+	return before.logs.Bytes()
 }
 
 // gathers has a function add what somebody else of this node counts to its numbers, each time when they are asked for.

@@ -19,10 +19,10 @@ import (
 
 // pauseWish is a pause that somebody has asked for and that has not begun.
 type pauseWish struct {
-	// version is the rendezvous.Orders.Version that it leads to, 0 where no round has been met yet: then the next one
+	// pauses is the rendezvous.Orders.Pauses that it leads to, 0 where no round has been met yet: then the first one
 	// pauses.
-	version int
-	text    string
+	pauses int
+	text   string
 }
 
 // pauseKey is where a node says on the board of a round that the job is to pause: not in all its phases can a round be
@@ -31,15 +31,15 @@ const pauseKey = "control/pause"
 
 // pauseNote is what stands there.
 type pauseNote struct {
-	Version int    `json:"version"`
-	Text    string `json:"text"`
+	Pauses int    `json:"pauses"`
+	Text   string `json:"text"`
 }
 
 // wantPause takes in that the job is to pause.
 func (s *Steering) wantPause(w pauseWish) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.wish != nil || w.version != 0 && w.version <= s.orders.Version {
+	if s.wish != nil || w.pauses != 0 && w.pauses <= s.orders.Pauses {
 		return
 	}
 	s.wish = &w
@@ -54,6 +54,23 @@ func (s *Steering) pokePause() {
 	}
 }
 
+// awayLocked is why this node cannot say how the job stands, or change that: it takes part in no round with the others. It
+// is nil where it does.
+func (s *Steering) awayLocked() error {
+	if s.inRound || s.plan.Job.Alone() {
+		return nil
+	}
+	return errhint.Code(errhint.With(fmt.Errorf("node %s takes part in no round now (%s)", s.plan.Hostname, s.status.Phase),
+		"try again, or on a node whose workers run"), errhint.TryAgain)
+}
+
+// InRound reports why this node takes part in no round now, nil where it does.
+func (s *Steering) InRound() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.awayLocked()
+}
+
 // wished is the pause that is wanted in a round that does not pause, nil for none.
 func (s *Steering) wished() *pauseWish {
 	s.mu.Lock()
@@ -61,13 +78,17 @@ func (s *Steering) wished() *pauseWish {
 	return s.wish
 }
 
-// met takes in the pause of a round that the node has met the others in. A wish for what has come is none any more.
-func (s *Steering) met(p rendezvous.Orders, nodes int, board rendezvous.Board) {
+// met takes in the pause of the round with a number that the node has met the others in. A wish for what has come is
+// none any more.
+func (s *Steering) met(number int, p rendezvous.Orders, nodes int, board rendezvous.Board) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.rounds, s.orders, s.strangers = true, p, nodes > 1 && board == nil
-	if w := s.wish; w != nil && (p.Paused || w.version != 0 && w.version <= p.Version) {
+	if w := s.wish; w != nil && (p.Paused || w.pauses != 0 && w.pauses <= p.Pauses) {
 		s.wish = nil
+	} else if w != nil && w.pauses == 0 && number > 0 {
+		s.wish = nil // what was asked of this node was about a job that ran without it
+		s.log.Warn().Str("reason", w.text).Msg("the job is not paused: it ran without this node when that was asked")
 	}
 	if s.wish != nil {
 		s.pokePause()
@@ -79,8 +100,8 @@ func (s *Steering) listenPause(ctx context.Context, b roundBoard) {
 	for {
 		var said pauseNote
 		text, err := b.Get(ctx, pauseKey)
-		if err == nil && json.Unmarshal(text, &said) == nil && said.Version > 0 {
-			s.wantPause(pauseWish{said.Version, cmp.Or(printable.Output(said.Text), "another node was asked to pause the job")})
+		if err == nil && json.Unmarshal(text, &said) == nil && said.Pauses > 0 {
+			s.wantPause(pauseWish{said.Pauses, cmp.Or(printable.Output(said.Text), "another node was asked to pause the job")})
 			return
 		}
 		select { // the store may be out of reach for a moment
@@ -93,12 +114,12 @@ func (s *Steering) listenPause(ctx context.Context, b roundBoard) {
 
 // Pause has the job pause, and says what follows.
 func (s *Steering) Pause(ctx context.Context, by control.Peer) (string, error) {
-	text := fmt.Sprintf("user %d has paused the job on node %s", by.UID, s.plan.Hostname)
+	text := fmt.Sprintf("%s has paused the job on node %s", by, s.plan.Hostname)
 	s.mu.Lock()
 	b, phase, p, strangers, wished, nodes := s.board, s.status.Phase, s.orders, s.strangers, s.wish != nil, s.status.Nodes
 	w := pauseWish{text: text}
 	if s.rounds {
-		w.version = p.Version + 1
+		w.pauses = p.Pauses + 1
 	}
 	s.mu.Unlock()
 	switch {
@@ -121,7 +142,7 @@ func (s *Steering) Pause(ctx context.Context, by control.Peer) (string, error) {
 	case phase == report.PhaseRunning:
 		return fmt.Sprintf("the job is being paused: its workers have %v to end, and muster resume starts them again",
 			s.plan.Job.Stop.Grace), nil
-	case w.version == 0:
+	case w.pauses == 0:
 		return "the job will pause when its nodes have met, before workers start", nil
 	}
 	return fmt.Sprintf("the job will pause before its workers run again (%s now)", phase), nil
@@ -134,7 +155,7 @@ var endPhases = []report.Phase{report.PhaseTerminating, report.PhaseSucceeded, r
 func (s *Steering) tellPause(ctx context.Context, b roundBoard, w pauseWish) error {
 	ctx, cancel := context.WithTimeout(ctx, tellTime)
 	defer cancel()
-	said, err := json.Marshal(pauseNote{w.version, w.text})
+	said, err := json.Marshal(pauseNote{w.pauses, w.text})
 	if err == nil {
 		err = note(ctx, b.Board, pauseKey, said)
 	}
@@ -147,17 +168,20 @@ const resumeTime = 3 * time.Second
 // Resume ends the pause of the job, and says what follows. Words take the place of its command.
 func (s *Steering) Resume(ctx context.Context, by control.Peer, words []string) (string, error) {
 	s.mu.Lock()
-	phase, on, wished := s.status.Phase, s.orders.Paused, s.wish != nil
+	phase, on, wished, away := s.status.Phase, s.orders.Paused, s.wish != nil, s.awayLocked()
 	s.mu.Unlock()
 	if !on {
 		err := errhint.Usagef("cannot resume the job: it is not paused (%s)", phase)
-		if wished || phase == report.PhasePausing {
+		switch {
+		case wished || phase == report.PhasePausing:
 			err = errhint.Code(errors.New("cannot resume the job now: it is about to be paused"), errhint.TryAgain)
+		case away != nil:
+			err = away
 		}
 		return "", err
 	}
 	answer := make(chan error, 1)
-	text := fmt.Sprintf("user %d has resumed the job on node %s", by.UID, s.plan.Hostname)
+	text := fmt.Sprintf("%s has resumed the job on node %s", by, s.plan.Hostname)
 	if len(words) > 0 {
 		text += fmt.Sprintf(" with the command %q", job.ShownArgs(words))
 	}

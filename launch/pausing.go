@@ -38,6 +38,7 @@ func (a *Agent) pauseNow(decided bool) policy.Decision {
 	next := a.meeting.Orders
 	next.Version++
 	next.Paused = true
+	next.Pauses++
 	return policy.Decision{Verdict: policy.Reassemble, Reason: job.ReasonPaused, Rank: -1, Text: w.text, Orders: next}
 }
 
@@ -122,7 +123,7 @@ func (a *Agent) tellNext(d policy.Decision) {
 // entered takes in the pause of a round that was met.
 func (a *Agent) entered(ctx context.Context) error {
 	p := a.meeting.Orders
-	a.Steering.met(p, a.meeting.GroupWorldSize, a.meeting.Board())
+	a.Steering.met(a.meeting.Number, p, a.meeting.GroupWorldSize, a.meeting.Board())
 	switch {
 	case p.Paused && a.pausedAt.IsZero():
 		a.pausedAt = time.Now()

@@ -95,7 +95,7 @@ func fixedError(nodes job.Range) error {
 func (s *Steering) Scale(ctx context.Context, uid, n int) (string, error) {
 	bounds := s.plan.Job.Nodes
 	s.mu.Lock()
-	phase, nodes, limit, strangers := s.status.Phase, s.status.Nodes, s.orders.Nodes, s.strangers
+	phase, nodes, limit, strangers, away := s.status.Phase, s.status.Nodes, s.orders.Nodes, s.strangers, s.awayLocked()
 	s.mu.Unlock()
 	switch {
 	case bounds.Min == bounds.Max:
@@ -106,6 +106,8 @@ func (s *Steering) Scale(ctx context.Context, uid, n int) (string, error) {
 		return "", errhint.Usagef("cannot scale the job: agents of torchrun take part, which know of no such thing")
 	case slices.Contains(endPhases, phase):
 		return "", errhint.Code(fmt.Errorf("cannot scale the job: it is decided, and about to end (%s)", phase), errhint.TryAgain)
+	case away != nil:
+		return "", away
 	}
 	if n < nodes || limit > 0 && n != limit {
 		r := scaling{nodes: n, text: fmt.Sprintf("user %d has scaled the job to %s", uid, wording.Plural(n, "node"))}
@@ -120,14 +122,20 @@ func (s *Steering) Scale(ctx context.Context, uid, n int) (string, error) {
 	case n < nodes:
 		return fmt.Sprintf("the job goes on with %s: of the others (%d, by the highest group ranks) each leaves with exit status 0",
 			wording.Plural(n, "node"), nodes-n), nil
+	case n == nodes && limit == 0 && n < bounds.Max:
+		return fmt.Sprintf("the job has %s; up to %d may take part", wording.Plural(n, "node"), bounds.Max), nil
 	case n == nodes:
 		return "the job has " + wording.Plural(n, "node"), nil
-	case s.part:
-		return "the job takes up to " + wording.Plural(n, "node"), nil
+	}
+	most := n
+	if limit == 0 { // a limit that is higher than what there is would stop the workers for nothing
+		most = bounds.Max
+	}
+	if s.part {
+		return "the job takes up to " + wording.Plural(most, "node"), nil
 	}
 	return fmt.Sprintf("the job has %s and takes up to %d: nobody here can start one; on a new machine call %s",
-		wording.Plural(nodes, "node"), n,
-		shellescape.QuoteCommand(job.ShownArgs(os.Args))), nil
+		wording.Plural(nodes, "node"), most, shellescape.QuoteCommand(job.ShownArgs(os.Args))), nil
 }
 
 // sendScale hands a request to the loop that waits in a round.

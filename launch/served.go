@@ -165,7 +165,7 @@ func listed(ranks []string) string {
 // Stop implements control.Served.
 func (v served) Stop(ctx context.Context, by control.Peer, now bool) (string, error) {
 	s := v.s
-	text := fmt.Sprintf("user %d has stopped the job on node %s", by.UID, s.plan.Hostname)
+	text := fmt.Sprintf("%s has stopped the job on node %s", by, s.plan.Hostname)
 	s.mu.Lock()
 	b, nodes, started, phase := s.board, s.status.Nodes, len(s.places) > 0, s.status.Phase
 	s.mu.Unlock()

@@ -64,6 +64,7 @@ type Steering struct {
 	// orders are those of the round that was met last; strangers says that agents of torchrun take part in it. wish is
 	// a pause that somebody has asked for, nil for none.
 	orders    rendezvous.Orders
+	inRound   bool // between take and its end
 	rounds    bool // there was one
 	strangers bool
 	wish      *pauseWish
@@ -216,6 +217,7 @@ func (s *Steering) started(w *worker) {
 		return
 	}
 	out, err := w.logs.Paths()
+	written := s.writtenBefore(w.LocalRank)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for len(s.places) <= w.LocalRank {
@@ -224,7 +226,7 @@ func (s *Steering) started(w *worker) {
 	p := &s.places[w.LocalRank]
 	if p.worker != nil {
 		p.restarts++
-		s.accounts.logBytes += p.worker.logs.Bytes()
+		s.accounts.logBytes += written
 	}
 	p.worker, p.ended, p.group = w, false, s.accounts.group
 	if out != "" || err != "" {
@@ -435,10 +437,15 @@ func (s *Steering) take(ctx context.Context, r rendezvous.Round) (end func()) {
 	b := roundBoard{groupRank: r.GroupRank, nodes: r.GroupWorldSize}
 	b.Board = r.Board()
 	s.mu.Lock()
-	s.board, s.others = b, map[int]heardStatus{}
+	s.board, s.others, s.inRound = b, map[int]heardStatus{}, true
 	s.mu.Unlock()
+	left := func() {
+		s.mu.Lock()
+		s.board.Board, s.inRound = nil, false
+		s.mu.Unlock()
+	}
 	if b.Board == nil {
-		return func() {}
+		return left
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
@@ -447,9 +454,7 @@ func (s *Steering) take(ctx context.Context, r rendezvous.Round) (end func()) {
 	wg.Go(func() { s.listenPause(ctx, b) })
 	wg.Go(func() { s.listenKill(ctx, b) })
 	return func() {
-		s.mu.Lock()
-		s.board.Board = nil
-		s.mu.Unlock()
+		left()
 		cancel()
 		wg.Wait()
 	}

@@ -7,6 +7,8 @@ type Orders struct {
 	Version int `json:"version,omitempty"`
 	// Paused says that the nodes of a round keep together, and start no workers.
 	Paused bool `json:"paused,omitempty"`
+	// Pauses counts the pauses that the job has had.
+	Pauses int `json:"pauses,omitempty"`
 	// Command is what takes the place of the program and its arguments, as a JSON array of words; empty: the workers
 	// run what the job was started with.
 	Command string `json:"command,omitempty"`

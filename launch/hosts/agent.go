@@ -267,16 +267,20 @@ func (n *remoteNode) job(ctx context.Context, here node.Here, in *launch.Interru
 func answerTo(ctx context.Context, s *launch.Steering, m Ask) Answer {
 	a := Answer{ID: m.ID}
 	var err error
-	switch m.What {
-	case AskRestart:
+	if m.InRound {
+		err = s.InRound()
+	}
+	switch {
+	case err != nil:
+	case m.What == AskRestart:
 		a.Message, err = s.Restart(ctx)
-	case AskPause:
+	case m.What == AskPause:
 		a.Message, err = s.Pause(ctx, m.By)
-	case AskScale:
+	case m.What == AskScale:
 		a.Message, err = s.Scale(ctx, m.By.UID, m.Nodes)
-	case AskKill:
+	case m.What == AskKill:
 		a.Message, err = s.KillNode(ctx, m.By.UID, m.Node)
-	case AskResume:
+	case m.What == AskResume:
 		a.Message, err = s.Resume(ctx, m.By, m.Command)
 	default:
 		err = fmt.Errorf("internal error: nobody knows how to %q", m.What)

@@ -302,22 +302,26 @@ func (f *Fleet) Signal(n syscall.Signal) {
 	}
 }
 
-// askTime is how long one agent may take for an answer.
-const askTime = 4 * time.Second
+// askTime is how long all agents may take for an answer, agentTime how long one of them may.
+const askTime, agentTime = 4 * time.Second, 2 * time.Second
 
 // Ask has one of the agents do something with the job of all nodes, and returns what it says about that. Where one has
-// no round, or does not answer, the next one is asked.
+// no round, or does not answer, the next one is asked; only when none has a round, one that has none.
 func (f *Fleet) Ask(ctx context.Context, m Ask) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	err := errhint.Code(errors.New("no node can be told now"), errhint.TryAgain)
-	for _, s := range f.running() {
-		message, said := s.ask(ctx, m)
-		if said == nil {
-			return message, nil
-		}
-		if err = said; errhint.CodeOf(err) != errhint.TryAgain || ctx.Err() != nil {
-			break
+	for _, m.InRound = range []bool{true, false} {
+		for _, s := range f.running() {
+			one, cancel := context.WithTimeout(ctx, agentTime)
+			message, said := s.ask(one, m)
+			cancel()
+			if said == nil {
+				return message, nil
+			}
+			if err = said; errhint.CodeOf(err) != errhint.TryAgain || ctx.Err() != nil {
+				return "", err
+			}
 		}
 	}
 	return "", err

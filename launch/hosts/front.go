@@ -154,7 +154,7 @@ func (f *front) Stop(_ context.Context, by control.Peer, now bool) (string, erro
 	}
 	f.askedFor(control.StopRequested, by)
 	f.config.Log.Warn().Int("uid", by.UID).Int("pid", by.PID).Bool("now", now).Msg("asked to stop the job")
-	if !f.config.Interrupts.Ask(fmt.Sprintf("user %d has stopped the job", by.UID), now) {
+	if !f.config.Interrupts.Ask(by.String()+" has stopped the job", now) {
 		return "", errhint.Code(errhint.With(errors.New("cannot stop the job now: its muster has signals to deal with"), "try again"),
 			errhint.TryAgain)
 	}

@@ -132,6 +132,8 @@ type Ask struct {
 	ID   uint64       `json:"id"`
 	What string       `json:"what"`
 	By   control.Peer `json:"by"`
+	// InRound says that an agent is to refuse which takes part in no round: others know better how the job stands.
+	InRound bool `json:"inRound,omitempty"`
 	// Command is a new command of a job that is resumed.
 	Command job.Strings `json:"command,omitempty"`
 	// Nodes is how many are wanted, Node which one is to be lost.

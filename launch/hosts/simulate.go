@@ -161,12 +161,17 @@ func (s *simulation) node(ctx context.Context) *control.Client {
 	if err != nil {
 		return nil
 	}
+	var one *control.Client
 	for _, f := range found {
-		if f.Answer != nil && f.Answer.Muster.Role == control.Agent && f.RunID() == simulatedID(s.config.Job) {
+		if f.Answer == nil || f.Answer.Muster.Role != control.Agent || f.RunID() != simulatedID(s.config.Job) {
+			continue
+		}
+		if f.Answer.Phase != report.PhasePending { // a spare, or one that has just come, knows nothing
 			return f.Client()
 		}
+		one = f.Client()
 	}
-	return nil
+	return one
 }
 
 // status is how the job stands, as one of its nodes knows it.
