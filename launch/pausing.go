@@ -180,7 +180,7 @@ func (a *Agent) paused(ctx context.Context) (*Result, error) {
 		case r := <-a.Steering.resumes:
 			d, err = a.resume(ctx, commands, r)
 		case r := <-a.Steering.scales:
-			d, err = a.settle(ctx, a.answerScale(r, false))
+			d, err = a.scale(ctx, r, false)
 		case <-a.Forward: // there is nobody to receive it
 		}
 		if err != nil {

@@ -355,7 +355,8 @@ func (a *Agent) watch(ctx context.Context, g *WorkerGroup) (policy.Decision, err
 		case h := <-hangs:
 			d = a.stepHang(h, linger != nil)
 		case r := <-a.Steering.scales:
-			d = a.answerScale(r, linger != nil)
+			d, err = a.scale(ctx, r, linger != nil)
+			heard = true
 		case <-deadline:
 			d = a.policy.Step(policy.Event{Kind: policy.DeadlineReached, At: time.Now()})
 		case <-linger:

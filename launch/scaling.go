@@ -27,22 +27,33 @@ type scaling struct {
 	answer chan<- error
 }
 
-// answerScale decides about a request for another number of nodes: all meet again, and those that are too many leave.
-func (a *Agent) answerScale(r scaling, lingers bool) policy.Decision {
+// scale has all nodes meet again with another number of them, if that is agreed: those that are too many leave.
+func (a *Agent) scale(ctx context.Context, r scaling, lingers bool) (policy.Decision, error) {
+	none := policy.Decision{Rank: -1}
 	if lingers || a.meeting.decided() {
 		r.answer <- errhint.Code(errors.New("cannot scale the job: it is decided, and about to end"), errhint.TryAgain)
-		return policy.Decision{Rank: -1}
+		return none, nil
 	}
 	if need := len(serving(a.meeting.HostRank, a.meeting.LeadRank)); r.nodes > 0 && r.nodes < need {
 		r.answer <- errhint.Code(errhint.With(errors.New("cannot scale the job to 1 node now: one node serves its store, and another one coordinates"),
 			"scale it to 2 nodes"), errhint.TryAgain)
-		return policy.Decision{Rank: -1}
+		return none, nil
 	}
 	next := a.meeting.Orders
 	next.Version++
 	next.Nodes = r.nodes
-	r.answer <- nil
-	return policy.Decision{Verdict: policy.Reassemble, Reason: job.ReasonScaled, Rank: -1, Text: r.text, Orders: next}
+	d, err := a.settle(ctx, policy.Decision{
+		Verdict: policy.Reassemble, Reason: job.ReasonScaled, Rank: -1, Text: r.text, Orders: next,
+	})
+	switch v := a.meeting.verdict; { // this node may be one that leaves by it
+	case err != nil:
+		r.answer <- err
+	case v == nil || v.Orders.Version != next.Version || v.Orders.Nodes != next.Nodes:
+		r.answer <- errhint.Code(fmt.Errorf("the job is not scaled now: %s", d.Message()), errhint.TryAgain)
+	default:
+		r.answer <- nil
+	}
+	return d, err
 }
 
 // surplus is the decision of a node that is one too many by what was decided on the round, else d.
@@ -155,7 +166,16 @@ func (s *Steering) sendScale(ctx context.Context, r scaling) error {
 		return errhint.Code(errhint.With(fmt.Errorf("cannot scale the job now: it neither runs nor is paused (%s)", phase),
 			"muster status shows when it does"), errhint.TryAgain)
 	}
-	return <-answer // the loop has taken it, and answers at once
+	late.Reset(resumeTime)
+	select {
+	case err := <-answer:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-late.C:
+		return errhint.Code(errhint.With(errors.New("the other nodes do not say yet whether the job is scaled"), "look at muster status"),
+			errhint.TryAgain)
+	}
 }
 
 // killKey is where the node with a group rank is told that it is to be lost.
