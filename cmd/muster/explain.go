@@ -150,7 +150,7 @@ func newExplained(file string, req dialect.Request) *explained {
 		n := explainedNode{
 			Replica: p.Pod.Name, Role: p.Pod.Role, Host: p.Host, Accelerators: p.Pod.Accelerators, Env: map[string]string{},
 		}
-		for _, word := range p.Node.Argv {
+		for _, word := range p.Node.Shown {
 			n.Command = append(n.Command, job.ShownText(word))
 		}
 		for _, v := range p.Node.Env {

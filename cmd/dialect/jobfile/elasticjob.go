@@ -20,6 +20,7 @@ func elasticJob(v value) {
 	g := group{role: "worker", n: 1}
 	count := relaunches
 	var worker, counted value
+	var all template // with the variables of all replicas
 	restarts := func(n value) {
 		if c, ok := n.count(0); ok {
 			count, counted = c, n
@@ -37,7 +38,7 @@ func elasticJob(v value) {
 		"optimizeMode":            cluster("muster changes no resources while a job runs"),
 		"enableElasticScheduling": cluster("nodes come and go as dlrover-run's --nnodes in the command says"),
 		"enableDynamicSharding":   cluster("the data's parts are the program's"),
-		"envs":                    func(e value) { e.list(func(item value) { item.variable(&g.template) }) },
+		"envs":                    func(e value) { e.list(func(item value) { item.variable(&all) }) },
 		"resourceLimits":          cluster("amounts of CPU, memory and the like are the cluster's to keep"),
 		"brainService":            cluster("muster asks no service for a plan"),
 		"suspend":                 off("the job is suspended: nothing would start"),
@@ -45,19 +46,18 @@ func elasticJob(v value) {
 			specs.object(fields{
 				"worker": func(spec value) {
 					worker = spec
-					own := g.template.env // those of all replicas
 					spec.object(fields{
 						"replicas": g.count, "restartCount": restarts, "restartCounts": restarts,
 						"template":  func(t value) { g.template = t.template(known{container: "main"}) },
 						"autoScale": cluster("muster changes no resources while a job runs"),
 						"priority":  cluster(whySchedule), "restartTimeout": cluster("the master's, which muster does not need"),
 					})
-					g.template.env = append(own, g.template.env...)
 				},
 				"dlrover-master": cluster("muster needs no master: the nodes meet at the first of them"),
 			})
 		},
 	}.leave(whySchedule, "priority", "priorityClassName"))
+	g.template.env = append(all.env, g.template.env...) // those of the container win, wherever they stand
 	switch {
 	case r.wrong != nil:
 		return

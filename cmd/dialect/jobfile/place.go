@@ -54,6 +54,8 @@ func (f *File) Nodes() []Pod {
 type Node struct {
 	Argv []string
 	Env  []job.Var
+	// Shown is Argv as it may be shown: with the names of variables where their values come from Secrets.
+	Shown []string
 }
 
 // Place says what each of Nodes runs where the nodes are at those places, and the command that all of them have.
@@ -92,12 +94,12 @@ func (n Node) meets([]Pod) bool {
 // node is a pod with the values that its references have.
 func (f *File) node(p *Pod, i int, at Places, names func(string) string) Node {
 	var env []job.Var
-	values := map[string]string{}
+	values, shown := map[string]string{}, map[string]string{}
 	if f.beside != nil {
 		env = f.beside(f, i, at)
 	}
 	for _, v := range env {
-		values[v.Name] = v.Value
+		values[v.Name], shown[v.Name] = v.Value, v.Value
 	}
 	operators := len(env)
 	for _, x := range p.env {
@@ -108,7 +110,12 @@ func (f *File) node(p *Pod, i int, at Places, names func(string) string) Node {
 		if slices.ContainsFunc(env[:operators], func(o job.Var) bool { return o.Name == v.Name }) {
 			continue // the operator's wins, as it does in a pod
 		}
-		if x.of == nil {
+		shown[v.Name] = v.Value
+		switch {
+		case x.kind == kindSecret:
+			shown[v.Name] = "$(" + v.Name + ")"
+		case x.of == nil && x.kind == "":
+			shown[v.Name] = expand(names(v.Value), shown)
 			v.Value = expand(names(v.Value), values)
 		}
 		values[v.Name] = v.Value
@@ -118,11 +125,11 @@ func (f *File) node(p *Pod, i int, at Places, names func(string) string) Node {
 		}
 		env = append(env, v)
 	}
-	n := Node{Env: env, Argv: make([]string, len(p.Argv))}
+	n := Node{Env: env, Argv: make([]string, len(p.Argv)), Shown: make([]string, len(p.Argv))}
 	for j, word := range p.Argv {
-		n.Argv[j] = expand(names(word), values)
+		n.Argv[j], n.Shown[j] = expand(names(word), values), expand(names(word), shown)
 	}
-	n.Argv = asLauncher(n.Argv)
+	n.Argv, n.Shown = asLauncher(n.Argv), asLauncher(n.Shown)
 	return n
 }
 

@@ -42,6 +42,9 @@ type template struct {
 type variable struct {
 	job.Var
 	of func(p *Pod, at Places, i int, f *File) string
+	// kind is that of the object that the value was taken from as it is, Secret or ConfigMap; empty: the file has it, and
+	// names in it stand for others.
+	kind string
 }
 
 // known says what is looked for in a template.
@@ -255,7 +258,7 @@ func (v value) reference(x variable, t *template) {
 			case err != nil:
 				ref.fail("%v", err)
 			case found:
-				x.Value = text
+				x.Value, x.kind = text, kind
 				t.env = append(t.env, x)
 				ref.noteValue(Mapped, x.Name, "variable of the node's command, from "+kind+" "+name)
 			case optional:
@@ -337,7 +340,7 @@ func (v value) variables(t *template) {
 					ref.fail("%v", err)
 					return
 				}
-				x := variable{Var: job.Var{Name: prefix + key, Value: text, Source: ref.source()}}
+				x := variable{Var: job.Var{Name: prefix + key, Value: text, Source: ref.source()}, kind: kind}
 				if !v.r.Given[x.Name] && variableName.MatchString(x.Name) {
 					t.env = append(t.env, x)
 				}

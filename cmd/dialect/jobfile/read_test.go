@@ -303,7 +303,7 @@ data: {ONE: "1", TWO: "2"}
 		o.Secrets, o.Given = "dir", map[string]bool{"GIVEN": true}
 		o.ReadFile = func(name string) ([]byte, error) {
 			if name == filepath.Join("dir", "outside", "b") {
-				return []byte("line\n"), nil
+				return []byte("pa$$$(A)j-0\n"), nil // as it is: nothing in it stands for something else
 			}
 			return nil, fs.ErrNotExist
 		}
@@ -321,14 +321,18 @@ data: {ONE: "1", TWO: "2"}
 		got[v.Name] = v.Value
 	}
 	want := map[string]string{
-		"ALL_ONE": "1", "ALL_TWO": "2", "A": "secret", "B": "line\n", "POD": "j-0", "SPACE": "team", "IP": "here", "BOTH": "secretline\n",
+		"ALL_ONE": "1", "ALL_TWO": "2", "A": "secret", "B": "pa$$$(A)j-0\n", "POD": "j-0", "SPACE": "team", "IP": "here",
+		"BOTH": "secretpa$$$(A)j-0\n",
 		"JOB_COMPLETION_INDEX": "0",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]string{"x", "secret", "$(A)", "$(NOBODY)", "j-0-line\n"}, nodes[0].Argv); diff != "" {
+	if diff := cmp.Diff([]string{"x", "secret", "$(A)", "$(NOBODY)", "j-0-pa$$$(A)j-0\n"}, nodes[0].Argv); diff != "" {
 		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"x", "$(A)", "$(A)", "$(NOBODY)", "j-0-$(B)"}, nodes[0].Shown); diff != "" {
+		t.Errorf("as it is shown: %s", diff)
 	}
 	for _, l := range f.Lines {
 		if strings.Contains(l.Value+l.As, "secret") && !strings.Contains(l.As, "Secret") {
@@ -357,4 +361,26 @@ func FuzzRead(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestElasticJobVariables: those of the container win over those of all replicas, wherever these stand.
+func TestElasticJobVariables(t *testing.T) {
+	const head, envs = "apiVersion: elastic.iml.github.io/v1alpha1\nkind: ElasticJob\nmetadata: {name: j}\nspec:\n",
+		"  envs: [{name: X, value: all}, {name: Y, value: all}]\n"
+	const replicas = "  replicaSpecs: {worker: {replicas: 1, template: {spec: {containers: [{name: main, command: [x], env: [{name: X, value: own}]}]}}}}\n"
+	for name, text := range map[string]string{"in front": head + envs + replicas, "behind": head + replicas + envs} {
+		f, err := read(text, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, nodes, err := f.Place(jobfile.Places{Hosts: []string{"here"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range nodes[0].Env {
+			if want := map[string]string{"X": "own", "Y": "all"}[v.Name]; want != "" && v.Value != want {
+				t.Errorf("%s: %s=%s, want %s", name, v.Name, v.Value, want)
+			}
+		}
+	}
 }

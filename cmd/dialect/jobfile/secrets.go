@@ -15,6 +15,9 @@ import (
 // objectName is what Secrets, ConfigMaps and their keys may be called: nothing that leads out of a directory.
 var objectName = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,252}$`)
 
+// kindSecret is the kind of an object whose texts are shown to nobody.
+const kindSecret = "Secret"
+
 // maxSecret is the largest value that is taken for a variable.
 const maxSecret = 128 << 10
 
