@@ -164,10 +164,10 @@ func (e *Exporter) Close() {
 func (e *Exporter) run(ctx context.Context) {
 	warned := false
 	for running := true; running; {
-		limit := patience
+		within, limit := ctx, patience
 		select {
 		case <-ctx.Done():
-			running, limit = false, lastWord
+			running, within, limit = false, context.WithoutCancel(ctx), lastWord
 		case <-time.After(every):
 		}
 		e.mu.Lock()
@@ -177,9 +177,15 @@ func (e *Exporter) run(ctx context.Context) {
 		if len(spans) == 0 {
 			continue
 		}
-		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+		bounded, cancel := context.WithTimeout(within, limit)
 		err := e.send(bounded, spans)
 		cancel()
+		if err != nil && running && ctx.Err() != nil { // it gives way to the last word
+			e.mu.Lock()
+			e.spans = append(spans, e.spans...)
+			e.mu.Unlock()
+			continue
+		}
 		if err == nil && dropped > 0 {
 			err = fmt.Errorf("%d spans were too many", dropped)
 		}

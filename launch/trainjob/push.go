@@ -136,26 +136,24 @@ func Push(ctx context.Context, c Config, get func() report.Status) {
 		return
 	}
 	defer client.CloseIdleConnections()
-	pause, failed, warned := c.every, false, false
+	pause, warned := c.every, false
 	for running := true; running; {
-		limit := patience
+		within, limit := ctx, patience
 		select {
 		case <-ctx.Done():
-			running, limit = false, lastWord
-			if failed {
-				return
-			}
+			running, within, limit = false, context.WithoutCancel(ctx), lastWord
 		case <-time.After(pause):
 		}
 		d := get()
 		if d.GroupRank != 0 {
 			continue
 		}
-		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+		bounded, cancel := context.WithTimeout(within, limit) // what goes on at the end gives way to the last word
 		err := c.push(bounded, client, statusOf(&d, time.Now()))
 		cancel()
-		failed, pause = err != nil, c.every
-		if failed {
+		if err == nil {
+			pause = c.every
+		} else if !running || ctx.Err() == nil {
 			pause = min(2*pause, rarest)
 			level := zerolog.DebugLevel
 			if !warned {

@@ -54,7 +54,7 @@ func image(r *release) (name string, content []byte, err error) {
 		"created": created, "architecture": r.arch, "os": "linux",
 		"config": object{
 			"Env":        []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
-			"Entrypoint": []string{"/usr/bin/muster"}, "Cmd": []string{"--help"},
+			"WorkingDir": "/tmp", "Entrypoint": []string{"/usr/bin/muster"}, "Cmd": []string{"--help"},
 			"Labels": object{
 				"org.opencontainers.image.title": "muster", "org.opencontainers.image.version": tag,
 				"org.opencontainers.image.licenses": "Apache-2.0",

@@ -322,7 +322,7 @@ data: {ONE: "1", TWO: "2"}
 	}
 	want := map[string]string{
 		"ALL_ONE": "1", "ALL_TWO": "2", "A": "secret", "B": "pa$$$(A)j-0\n", "POD": "j-0", "SPACE": "team", "IP": "here",
-		"BOTH": "secretpa$$$(A)j-0\n",
+		"BOTH":                 "secretpa$$$(A)j-0\n",
 		"JOB_COMPLETION_INDEX": "0",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
