@@ -111,7 +111,7 @@ func (a *Agent) check(ctx context.Context) (*policy.Decision, error) {
 		return nil, nil //nolint:nilnil // the round ends, which whoever starts the workers meets
 	}
 	if err == nil { // also where those who leave have said so already
-		a.suspect = false
+		a.suspect, m.checked = false, true
 		a.unfit = nil
 		if d := afterCheck(out); d != nil && d.Verdict == policy.Leave {
 			a.unfit = d // another one may leave before it, and end the round

@@ -56,3 +56,16 @@ func (a *Agent) exclude(ctx context.Context, gone []rendezvous.Exclusion, leads 
 		a.Log.Warn().Err(err).Msg("nodes that have to leave may come back at once")
 	}
 }
+
+// rememberExcluded has this node remember one that leaves because a check has excluded it, where the round has ended before
+// what the check has found came here: the store may have gone with that node.
+func (a *Agent) rememberExcluded() {
+	m := a.meeting
+	v := m.verdict
+	if v == nil || m.checked || v.Kind != rendezvous.Reassemble || v.Status != errhint.Faulty && v.Status != errhint.Straggler ||
+		v.Node == "" || v.Node == a.Plan.Hostname {
+		return
+	}
+	m.checked = true
+	a.exclude(context.Background(), []rendezvous.Exclusion{{Node: v.Node, Reason: v.Message}}, false)
+}

@@ -38,7 +38,9 @@ type meeting struct {
 	known   []rendezvous.Verdict
 	// reported says that the other nodes have been told of the failures here.
 	reported bool
-	lease    *lease
+	// checked says that this node knows which nodes the check of the round has excluded.
+	checked bool
+	lease   *lease
 }
 
 // alone reports whether no other node takes part.
@@ -523,6 +525,7 @@ func (a *Agent) settle(ctx context.Context, d policy.Decision) (policy.Decision,
 
 // follow tells the policy what counts on every node.
 func (a *Agent) follow() policy.Decision {
+	a.rememberExcluded()
 	a.Steering.changedNodes(*a.meeting.verdict)
 	return a.surplus(a.policy.Step(policy.Event{Kind: policy.VerdictHeard, At: time.Now(), Said: *a.meeting.verdict, Own: a.meeting.own}))
 }

@@ -33,14 +33,19 @@ func hanging(t *testing.T, way string, ranks int, flags ...string) (j *testJob, 
 	return j, ready
 }
 
-// judged is what muster diagnose says, once it says that much.
-func judged(t *testing.T, j *testJob, kind diagnose.Kind) (v diagnose.Verdict) {
+// judged is what muster diagnose says, once it says that much; after a minute what it says then. Before, a process may
+// still be on its way to where it hangs.
+func judged(t *testing.T, j *testJob, kind diagnose.Kind, says []string) (v diagnose.Verdict) {
 	t.Helper()
-	testutil.Eventually(t, time.Minute, "the job hangs by "+string(kind), func() bool {
+	for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(50 * time.Millisecond) {
 		got := steering(t, j.runtimeDir, "diagnose", "-o", "json")
 		v = diagnose.Verdict{}
-		return got.status == 0 && json.Unmarshal([]byte(got.stdout), &v) == nil && v.Kind == kind
-	})
+		if got.status == 0 && json.Unmarshal([]byte(got.stdout), &v) == nil && v.Kind == kind &&
+			!slices.ContainsFunc(says, func(s string) bool { return !strings.Contains(v.Sentence, s) }) {
+			return v
+		}
+	}
+	t.Errorf("it does not hang by %s: %s", kind, v.Sentence)
 	return v
 }
 
@@ -84,7 +89,7 @@ func TestDiagnose(t *testing.T) {
 				flags = append(flags, "--warm", "torch")
 			}
 			j, _ := hanging(t, c.way, 3, flags...)
-			v := judged(t, j, c.kind)
+			v := judged(t, j, c.kind, c.says)
 			culprits, victims := []int{1}, []int{0, 2}
 			if c.way == "file-lock" {
 				culprits = []int{1, 0}

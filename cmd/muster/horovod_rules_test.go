@@ -282,7 +282,7 @@ func TestHorovodrunElasticDebug(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "trained")); err == nil {
 		t.Error("it trained")
 	}
-	if left, _ := filepath.Glob(filepath.Join(dir, "muster*", "*")); len(left) > 0 {
+	if left, _ := filepath.Glob(filepath.Join(dir, "muster*", "job-*")); len(left) > 0 {
 		t.Errorf("left behind: %q", left)
 	}
 }

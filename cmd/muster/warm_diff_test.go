@@ -181,7 +181,7 @@ func (c *warmCase) run(t *testing.T, dir, python, mode string) warmResult {
 	if ctx.Err() != nil {
 		t.Fatalf("--warm %s: not ended in time\n%s", mode, stderr.String())
 	}
-	if left, _ := filepath.Glob(filepath.Join(dir, "run", "muster", "*")); len(left) > 0 {
+	if left, _ := filepath.Glob(filepath.Join(dir, "run", "muster", "job-*")); len(left) > 0 {
 		t.Errorf("--warm %s: left behind: %v", mode, left)
 	}
 	if left := processes(t, dir); len(left) > 0 {
