@@ -202,11 +202,15 @@ func TestHangFails(t *testing.T) {
 // goes on; one that writes, computes or tells of its steps does not hang.
 func TestHangDump(t *testing.T) {
 	t.Parallel()
-	j := start(t, nil, "run", "-n", "1", "--hang-timeout", "2s", "--", "sh", "-c", "sleep 5; echo done; sleep 1")
+	seen := filepath.Join(t.TempDir(), "seen")
+	j := start(t, nil, "run", "-n", "1", "--hang-timeout", "2s", "--", "sh", "-c", `until [ -e "$0" ]; do sleep 0.2; done`, seen)
 	testutil.Eventually(t, time.Minute, "the hang is told", func() bool {
 		return strings.Contains(steering(t, j.runtimeDir, "status").stdout, "the workers hung at ")
 	})
 	steering(t, j.runtimeDir, "events").expect(t, 0, "the workers hang: rank 0 ")
+	if err := os.WriteFile(seen, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	got := j.wait()
 	got.expect(t, 0)
 	if n := strings.Count(got.stderr, "the workers hang"); n != 1 {

@@ -102,6 +102,38 @@ func TestPageOfAJob(t *testing.T) {
 	steering(t, j.runtimeDir, "events").expect(t, 2, "no job of yours runs here")
 }
 
+// TestSimulatedJobIsKnown: what is kept of a simulated job says how it has ended, when no node answers any more.
+func TestSimulatedJobIsKnown(t *testing.T) {
+	t.Parallel()
+	spec := filepath.Join(t.TempDir(), "spec.yaml")
+	if err := os.WriteFile(spec, []byte("version: 1\ndefaults: {count: 1}\nnodes:\n  node-0: {}\n  node-1: {}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name, command string
+		stop          bool
+		status        int
+		says          string
+	}{
+		{"succeeds", "true", false, 0, "Succeeded, WorkersSucceeded"},
+		{"fails", "exit 7", false, 7, "Failed, "},
+		{"stopped", untilStopped, true, 143, "Failed, StopRequested"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			j := start(t, []string{"MUSTER_FAKE=" + spec}, "run", "--simulate-nodes", "2", "--nnodes", "2", "-n", "1", "--run-id", "played",
+				"--max-restarts", "0", "--", "sh", "-c", c.command)
+			if c.stop {
+				untilRanks(t, j.runtimeDir, 2)
+				steering(t, j.runtimeDir, "stop").expect(t, 0)
+			}
+			j.wait().expect(t, c.status)
+			steering(t, j.runtimeDir, "status", "played").expect(t, 0, "job played (sh): "+c.says, "it has ended at")
+			steering(t, j.runtimeDir, "ps", "-a").expect(t, 0, "played", fmt.Sprintf("(status %d, ", c.status))
+		})
+	}
+}
+
 // TestKilledJobIsKnown: a muster that was killed leaves what has happened to its job.
 func TestKilledJobIsKnown(t *testing.T) {
 	t.Parallel()

@@ -109,11 +109,11 @@ func TestPause(t *testing.T) {
 // TestPauseStopsTheDeadline has a job pause for longer than its deadline.
 func TestPauseStopsTheDeadline(t *testing.T) {
 	t.Parallel()
-	j := start(t, nil, "run", "-n", "1", "--active-deadline", "20s", "--", "sh", "-c", untilStopped)
+	j := start(t, nil, "run", "-n", "1", "--active-deadline", "30s", "--", "sh", "-c", untilStopped)
 	untilRanks(t, j.runtimeDir, 1)
 	steering(t, j.runtimeDir, "pause").expect(t, 0)
 	untilPhase(t, j.runtimeDir, report.PhasePaused)
-	time.Sleep(time.Until(j.began.Add(22 * time.Second)))
+	time.Sleep(time.Until(j.began.Add(32 * time.Second)))
 	untilPhase(t, j.runtimeDir, report.PhasePaused)
 	steering(t, j.runtimeDir, "resume").expect(t, 0)
 	untilRanks(t, j.runtimeDir, 1) // and it runs, though the time is over

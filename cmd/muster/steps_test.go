@@ -167,9 +167,9 @@ func TestTimeAddsUp(t *testing.T) {
 	for _, s := range a.Seconds {
 		sum += s
 	}
-	// The process of muster lives a little longer than the job: it starts, and cleans up.
+	// The process of muster lives a little longer than the job: it starts, and cleans up, on a busy machine for seconds.
 	if wall := got.elapsed.Seconds(); sum < 0.99*a.WallSeconds || sum > 1.01*a.WallSeconds || a.WallSeconds > wall ||
-		a.WallSeconds < 0.99*wall-1 {
+		a.WallSeconds < 0.99*wall-5 {
 		t.Errorf("%v s by cause, %v s in all, %v s passed", sum, a.WallSeconds, wall)
 	}
 	// 200 steps of 50 ms; steps 36 to 38, 81 to 84 and 136 to 139 are done twice, but for the first of each, which ends

@@ -63,7 +63,10 @@ child = os.fork()
 if child == 0:
     while True:
         time.sleep(0.01)
-time.sleep(0.5)
+for _ in range(3000):
+    if own(child):
+        break
+    time.sleep(0.01)
 assert own(child) and own(child) != own(), "a child has its own"
 before = os.stat(own()).st_size
 print("child" if "in <module>" in stacks(child) else "nothing")

@@ -26,7 +26,6 @@ import (
 	"muster/launch"
 	"muster/launch/control"
 	"muster/launch/job"
-	"muster/launch/report"
 	"muster/launch/rundir"
 )
 
@@ -85,12 +84,16 @@ func Simulate(ctx context.Context, c SimulationConfig) (err error) {
 	environ = append(environ, marker)
 	log.Warn().Int("nodes", c.Nodes).Str("spec",
 		asked.Fake).Msg("all nodes of this job and their accelerators are simulated on this machine: accelerator=fake")
-	s := simulation{config: c, tree: tree, log: c.Console.NodesLog(c.Nodes), ends: make(chan *simulatedNode, 1024)}
+	s := simulation{
+		config: c, tree: tree, log: c.Console.NodesLog(c.Nodes), ends: make(chan *simulatedNode, 1024),
+		told: simulatedStatus{began: time.Now().UTC().Round(time.Millisecond)},
+	}
 	defer s.ended()
 	defer openFront(frontConfig{ //nolint:contextcheck // its end bounds itself
 		RunID: simulatedID(c.Job), Name: asked.Command.Name, Role: control.Simulation, Environ: c.Environ, Grace: asked.Stop.Grace,
-		Interrupts: in, Status: s.status, Events: new(control.Events), Ask: s.ask, Guard: tree.RemoveOnDeath, View: view, Log: log,
+		Interrupts: in, Status: s.status, Events: &s.told.events, Ask: s.ask, Guard: tree.RemoveOnDeath, View: view, Log: log,
 	}).close()
+	defer func() { s.over(ctx, err) }() // before the front closes, which keeps how the job has ended
 	s.environ = func(i int) []string {
 		own := job.WithVariable(environ, c.NodeVariable, SimulatedName(i))
 		if chosen { // the address is everybody's: the same rehearsal has the same host each time
@@ -107,7 +110,7 @@ func Simulate(ctx context.Context, c SimulationConfig) (err error) {
 			return err
 		}
 	}
-	s.follow(ctx, in)
+	s.watch(ctx, in)
 	if err := tree.Stop(context.WithoutCancel(ctx), proc.Ladder{Signal: syscall.SIGTERM, Grace: asked.Stop.Grace},
 		s.processes()...); err != nil {
 		return errhint.Code(err, errhint.Internal)
@@ -174,16 +177,6 @@ func (s *simulation) node(ctx context.Context) *control.Client {
 	return one
 }
 
-// status is how the job stands, as one of its nodes knows it.
-func (s *simulation) status(ctx context.Context) (report.Status, bool) {
-	if c := s.node(ctx); c != nil {
-		if a, err := c.Status(ctx, control.World); err == nil {
-			return a.Status, true
-		}
-	}
-	return report.Status{}, false
-}
-
 // ask has one of the nodes do something with the job of all, and returns what it says about that.
 func (s *simulation) ask(ctx context.Context, m Ask) (string, error) {
 	c := s.node(ctx)
@@ -248,13 +241,14 @@ type simulation struct {
 	wg      sync.WaitGroup      // readers of their output
 	mu      sync.Mutex          // held while a line is shown
 	tooFew  bool                // fewer nodes were left than a round needs
+	told    simulatedStatus
 
 	nodesMu sync.Mutex
 	nodes   []*simulatedNode // all that were started, also those that another one of their index has followed
-	// leaving is how many of those that run are to leave, as somebody wanted fewer; over says that none is started any
+	// leaving is how many of those that run are to leave, as somebody wanted fewer; closed says that none is started any
 	// more.
 	leaving int
-	over    bool
+	closed  bool
 	seen    int // that have ended, as far as follow knows
 }
 
@@ -306,7 +300,7 @@ func (s *simulation) start(i int) (err error) {
 }
 
 func (s *simulation) startLocked(i int) (err error) {
-	if s.over {
+	if s.closed {
 		return errhint.Code(errors.New("cannot start a node: the job has just ended"), errhint.TryAgain)
 	}
 	var theirs []*os.File
@@ -426,7 +420,7 @@ func (s *simulation) left(ended *simulatedNode) (n int) {
 		}
 	}
 	n = len(s.nodes) - s.seen
-	s.over = n == 0
+	s.closed = n == 0
 	return n
 }
 

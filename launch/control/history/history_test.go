@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
 
 	"muster/internal/errhint"
 	"muster/internal/testutil"
@@ -225,6 +226,60 @@ func TestFileRefused(t *testing.T) {
 	if events, err := Runs([]string{k.parent})[0].Events(); err != nil || len(events) != 5 {
 		t.Errorf("%d events, %v", len(events), err)
 	}
+}
+
+// TestFullFIFO: a FIFO that nobody empties is told of once, and what happens is kept all the same.
+func TestFullFIFO(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "events")
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = reader.Close() }()
+	file, err := OpenFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := kept{parent: t.TempDir()}
+	keeper := k.open(t, "one", func(c *Config) { c.File = file })
+	for range 20 { // more than a FIFO has room for
+		k.events.Add(control.Event{Type: control.PhaseChanged, RunID: "one", Message: strings.Repeat("x", 10<<10)})
+	}
+	testutil.Eventually(t, 20*time.Second, "all are kept", func() bool {
+		text, _ := os.ReadFile(filepath.Join(k.parent, "job-one", dirName, eventsName))
+		return bytes.Count(text, []byte("\n")) == 20
+	})
+	end(t, keeper)
+	if n := strings.Count(k.log.String(), "no more events are appended"); n != 1 {
+		t.Errorf("told %d times:\n%s", n, k.log.String())
+	}
+}
+
+// TestLockedBesideALook: who looks at a history at the moment at which it begins does not keep it from being locked.
+func TestLockedBesideALook(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	looks, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Flock(int(looks.Fd()), unix.LOCK_SH); err != nil {
+		t.Fatal(err)
+	}
+	if f := locked(dir, 0); f != nil {
+		t.Error("it is locked twice")
+	}
+	timer := time.AfterFunc(20*time.Millisecond, func() { _ = looks.Close() })
+	defer timer.Stop()
+	f := locked(dir, time.Minute)
+	if f == nil {
+		t.Fatal("it is not locked")
+	}
+	_ = f.Close()
 }
 
 // TestPick: a name is a run id or the only beginning of one; the newest counts, with its parts.

@@ -37,8 +37,11 @@ const mostEvents = 4 << 20
 
 const (
 	closeTime   = 2 * time.Second // for what is left to be written when the job has ended
+	tellTime    = time.Second     // for a FIFO of --events to have room for another event
 	recordEvery = time.Second     // how often it is written how the job stands
 	mostRanks   = 512             // of which that is written while the job runs
+	lockTime    = 200 * time.Millisecond // for somebody's look at a history that begins
+	lockPause   = 5 * time.Millisecond
 )
 
 // Config is what is kept of a job, and where.
@@ -85,7 +88,7 @@ type Keeper struct {
 
 // OpenFile opens the file of --events. Errors carry status 2.
 func OpenFile(path string) (*os.File, error) {
-	// A FIFO that nobody reads is refused, and a full one does not hold the job.
+	// A FIFO that nobody reads is refused, and a full one ends what is told there.
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NONBLOCK, 0o644)
 	if err != nil {
 		return nil, errhint.With(errhint.Usagef("cannot append events to %q: %w", path, err),
@@ -167,7 +170,7 @@ func (k *Keeper) open() error {
 	} else if err := os.Mkdir(path, 0o700); err != nil {
 		return err
 	}
-	k.lock = locked(path)
+	k.lock = locked(path, lockTime)
 	root, err := os.OpenRoot(path)
 	if err != nil {
 		return err
@@ -178,17 +181,23 @@ func (k *Keeper) open() error {
 	return err
 }
 
-// locked locks a directory for as long as the returned file is open; nil where it cannot be.
-func locked(path string) *os.File {
+// locked locks a directory for as long as the returned file is open; nil where it cannot be. Who looks at it at this
+// moment holds the lock, too, for as long as it takes to read a record: that is waited for.
+func locked(path string, patience time.Duration) *os.File {
 	f, err := durable.OpenOwn(path)
 	if err != nil {
 		return nil
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		_ = f.Close()
-		return nil
+	for until := time.Now().Add(patience); ; time.Sleep(lockPause) {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return f
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) || time.Now().After(until) {
+			_ = f.Close()
+			return nil
+		}
 	}
-	return f
 }
 
 // write appends events to both files.
@@ -217,6 +226,8 @@ func (k *Keeper) tell(line []byte) {
 	if k.cfg.File == nil || k.told {
 		return
 	}
+	// Go waits for room in a FIFO, though it is not blocking; a regular file knows no deadline, and needs none.
+	_ = k.cfg.File.SetWriteDeadline(time.Now().Add(tellTime))
 	if _, err := k.cfg.File.Write(line); err != nil {
 		k.told = true
 		k.cfg.Log.Warn().Err(err).Str("path", k.cfg.File.Name()).Msg("no more events are appended to the file")

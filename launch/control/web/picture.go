@@ -163,7 +163,7 @@ func (p *picture) answer(ctx context.Context) (control.Answer, error) {
 	p.mu.Unlock()
 	if stale && p.looking.TryLock() { // who comes while somebody looks is given what was seen last
 		p.looking.Unlock()
-		p.take(ctx)
+		p.take(context.WithoutCancel(ctx)) // what it sees is for all: a client that goes away does not spoil it
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -3,6 +3,7 @@ package web
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -508,6 +509,28 @@ func TestHistory(t *testing.T) {
 	}
 	if text, err := json.Marshal(a); err != nil || !strings.Contains(string(text), `"cpu":[null,`) {
 		t.Errorf("%v %.100s", err, text)
+	}
+}
+
+// impatient is a job that says nothing to who has gone.
+type impatient struct{ *world }
+
+func (i impatient) Status(ctx context.Context, scope control.Scope) (report.Status, error) {
+	if ctx.Err() != nil {
+		return report.Status{}, ctx.Err()
+	}
+	return i.world.Status(ctx, scope)
+}
+
+// TestClientGoes: what the next one is told is not spoilt by a client that has gone.
+func TestClientGoes(t *testing.T) {
+	t.Parallel()
+	p := newPicture(Config{Served: impatient{newWorld(2)}})
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	_, _ = p.answer(gone)
+	if a, err := p.answer(t.Context()); err != nil || a.RunID != "train-7" {
+		t.Errorf("%+v, %v", a.Status, err)
 	}
 }
 

@@ -1,0 +1,139 @@
+package hosts
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"muster/internal/errhint"
+	"muster/launch"
+	"muster/launch/control"
+	"muster/launch/job"
+	"muster/launch/report"
+)
+
+// simulatedLook is how often a simulation asks a node how the job stands, also where nobody wants to know: the last
+// answer is what is known of the job once all nodes have ended.
+const simulatedLook = 2 * time.Second
+
+// simulatedStatus is how a simulated job stands.
+type simulatedStatus struct {
+	began  time.Time
+	events control.Events
+
+	mu    sync.Mutex
+	last  *report.Status // nil: no node has answered yet
+	at    time.Time      // of last
+	ended bool           // last is how the job has ended
+}
+
+// take takes an answer of a node.
+func (s *simulatedStatus) take(d report.Status) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return
+	}
+	s.last, s.at = &d, time.Now().UTC().Round(time.Millisecond)
+	s.events.Moved("", d)
+}
+
+// known is the last answer, false where there is none. While the job runs its tasks say when that was.
+func (s *simulatedStatus) known() (report.Status, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.last == nil {
+		return report.Status{}, false
+	}
+	d := *s.last
+	if !s.ended {
+		d.Tasks = slices.Clone(d.Tasks)
+		for i := range d.Tasks {
+			if d.Tasks[i].LastKnown == nil {
+				at := s.at
+				d.Tasks[i].LastKnown = &at
+			}
+		}
+	}
+	return d, true
+}
+
+// end makes the last answer that of a job that has ended.
+func (s *simulatedStatus) end(empty report.Status, o report.Outcome) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := empty
+	if s.last != nil {
+		d = *s.last
+	}
+	if d.StartTime == nil {
+		d.StartTime = &s.began
+	}
+	d = d.Ended(o, time.Now().UTC().Round(time.Millisecond))
+	s.last, s.ended = &d, true
+	s.events.Moved("", d)
+}
+
+// status is how the job stands, as one of its nodes knows it; where none answers now, as one knew it last.
+func (s *simulation) status(ctx context.Context) (report.Status, bool) {
+	if c := s.node(ctx); c != nil {
+		if a, err := c.Status(ctx, control.World); err == nil {
+			s.told.take(a.Status)
+			return a.Status, true
+		}
+	}
+	return s.told.known()
+}
+
+// watch follows the nodes to their end, and looks at the job meanwhile.
+func (s *simulation) watch(ctx context.Context, in *launch.Interrupts) {
+	looking, leave := context.WithCancel(context.WithoutCancel(ctx)) // it is of interest how a job ends that is being stopped
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			s.status(looking)
+			select {
+			case <-looking.Done():
+				return
+			case <-time.After(simulatedLook):
+			}
+		}
+	})
+	s.follow(ctx, in)
+	leave()
+	wg.Wait()
+}
+
+// over records how the job has ended: with what its muster ends.
+func (s *simulation) over(ctx context.Context, err error) {
+	o := report.Outcome{Status: errhint.CodeOf(err)}
+	switch by := context.Cause(ctx); {
+	case o.Status == errhint.OK:
+		o.Reason = job.ReasonSucceeded
+	case by != nil:
+		o.Reason, o.Message = job.ReasonStopped, by.Error()
+	case s.tooFew:
+		o.Reason, o.Message = job.ReasonNotMet, "too few simulated nodes were left for a round, and nobody could join"
+	case o.Status == errhint.Deadline:
+		o.Reason = job.ReasonDeadline
+	case o.Status == errhint.TryAgain || leaves(o.Status):
+		o.Reason = job.ReasonNotMet
+	case o.Status == errhint.Usage:
+		o.Reason = job.ReasonRefused
+	case o.Status == errhint.Internal || o.Status == errhint.FromSignal(int(syscall.SIGKILL)) && s.killed():
+		o.Reason = job.ReasonInternal
+	default:
+		o.Reason = job.ReasonWorkerFailed
+	}
+	s.told.end(report.Status{
+		Version: 1, RunID: simulatedID(s.config.Job), Name: s.config.Job.Command.Name, Nodes: s.config.Nodes,
+		Tasks: []report.Task{}, Conditions: []report.Condition{},
+	}, o)
+}
+
+// killed reports whether a signal has ended one of the nodes.
+func (s *simulation) killed() bool {
+	return slices.ContainsFunc(s.started(), func(n *simulatedNode) bool { return !n.runs() && n.Exit().Signal != 0 })
+}

@@ -1,0 +1,69 @@
+package report
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"muster/launch/job"
+)
+
+// Ended is a status that was the last to be heard of a job, when all of it has ended: how, is known by muster's exit
+// status alone. What a node itself has said of the end counts. Nobody knows how a worker of a failed job ended that
+// still ran.
+func (d *Status) Ended(o Outcome, at time.Time) Status {
+	c := d.clone()
+	if d.EndTime != nil && d.ExitStatus != nil && *d.ExitStatus == o.Status {
+		return c
+	}
+	if d.Phase == PhaseTerminating && o.Reason != job.ReasonSucceeded {
+		o.Reason, o.Message = cmp.Or(d.Reason, o.Reason), cmp.Or(d.Message, o.Message)
+	}
+	workers := PhaseUnknown
+	c.Phase = PhaseFailed
+	switch o.Reason {
+	case job.ReasonSucceeded:
+		c.Phase, workers = PhaseSucceeded, PhaseSucceeded
+	case job.ReasonDeadline:
+		c.Phase, workers = PhaseTimeout, PhaseStopped
+	case job.ReasonStopped:
+		workers = PhaseStopped
+	default: // some have failed, and some were stopped
+	}
+	for i := range c.Tasks {
+		if c.Tasks[i].Phase.lives() {
+			c.Tasks[i].Phase = workers
+		}
+	}
+	for i := range c.Ranks {
+		if c.Ranks[i].Phase.lives() {
+			c.Ranks[i].Phase = workers
+		}
+	}
+	live := &c.Counts
+	n := live.Pending + live.Creating + live.Running + live.Terminating
+	live.Pending, live.Creating, live.Running, live.Terminating = 0, 0, 0, 0
+	switch workers {
+	case PhaseSucceeded:
+		live.Succeeded += n
+	case PhaseStopped:
+		live.Stopped += n
+	default:
+		live.Unknown += n
+	}
+	s := StatusFile{doc: c, cfg: StatusConfig{Now: func() time.Time { return at }}}
+	s.doc.ExitStatus, s.doc.EndTime = &o.Status, &at
+	s.doc.Reason, s.doc.Message, s.doc.Hint = o.Reason, o.Message, o.Hint
+	s.condition(conditionRunning, false, o.Reason, o.Message)
+	if o.Reason == job.ReasonSucceeded {
+		s.condition(conditionCompleted, true, o.Reason, o.Message)
+	} else {
+		s.condition(conditionFailed, true, o.Reason, o.Message)
+	}
+	return s.doc
+}
+
+// lives reports whether a worker in this phase has not ended.
+func (p Phase) lives() bool {
+	return !slices.Contains([]Phase{PhaseSucceeded, PhaseFailed, PhaseTimeout, PhaseStopped, PhaseUnknown}, p)
+}
