@@ -148,7 +148,9 @@ fmt: $(GOLANGCI) $(GOFUMPT) ## format the Go sources
 
 .PHONY: tidy
 tidy: ## go mod tidy; fails if it changed something
-	@go mod tidy -diff || { go mod tidy; echo "go.mod and go.sum are tidy now: commit them" >&2; exit 1; }
+	@for dir in . rendezvous/etcdstore/etcdtest; do \
+		(cd $$dir && go mod tidy -diff) || { (cd $$dir && go mod tidy); echo "go.mod and go.sum in $$dir are tidy now: commit them" >&2; exit 1; }; \
+	done
 
 .PHONY: golden
 golden: test-deps ## rewrite the golden files of every package that has an -update flag; review the diff

@@ -165,7 +165,7 @@ func TestRehearsalHasNoLimitsOfThisMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	job := fmt.Sprintf("ulimit -n 4096; exec muster --network-check run --simulate-nodes 2 -n 1 -- %s -c 'print(1)'", python)
-	got := command(t, []string{asText, "MUSTER_FAKE=" + spec}, "sh", "-c", job)
+	got := command(t, []string{asText, "MUSTER_FAKE=" + spec, "XDG_RUNTIME_DIR=" + t.TempDir()}, "sh", "-c", job)
 	if got.status != 0 || strings.Contains(got.stderr, "open-files") {
 		t.Errorf("status %d\n%s", got.status, got.stderr)
 	}

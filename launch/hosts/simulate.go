@@ -26,6 +26,7 @@ import (
 	"muster/launch"
 	"muster/launch/control"
 	"muster/launch/job"
+	"muster/launch/report"
 	"muster/launch/rundir"
 )
 

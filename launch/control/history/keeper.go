@@ -36,10 +36,10 @@ const (
 const mostEvents = 4 << 20
 
 const (
-	closeTime   = 2 * time.Second // for what is left to be written when the job has ended
-	tellTime    = time.Second     // for a FIFO of --events to have room for another event
-	recordEvery = time.Second     // how often it is written how the job stands
-	mostRanks   = 512             // of which that is written while the job runs
+	closeTime   = 2 * time.Second        // for what is left to be written when the job has ended
+	tellTime    = time.Second            // for a FIFO of --events to have room for another event
+	recordEvery = time.Second            // how often it is written how the job stands
+	mostRanks   = 512                    // of which that is written while the job runs
 	lockTime    = 200 * time.Millisecond // for somebody's look at a history that begins
 	lockPause   = 5 * time.Millisecond
 )
