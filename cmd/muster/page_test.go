@@ -129,7 +129,11 @@ func TestSimulatedJobIsKnown(t *testing.T) {
 			}
 			j.wait().expect(t, c.status)
 			steering(t, j.runtimeDir, "status", "played").expect(t, 0, "job played (sh): "+c.says, "it has ended at")
-			steering(t, j.runtimeDir, "ps", "-a").expect(t, 0, "played", fmt.Sprintf("(status %d, ", c.status))
+			steering(t, j.runtimeDir, "status", "-o", "json", "played").expect(t, 0, fmt.Sprintf(`"exitStatus": %d,`, c.status))
+			ps := steering(t, j.runtimeDir, "ps", "-a").stdout // jobs of others may be there, too
+			if !strings.Contains(ps, "played") || !strings.Contains(ps, fmt.Sprintf("(status %d, ", c.status)) {
+				t.Errorf("%s", ps)
+			}
 		})
 	}
 }

@@ -2,6 +2,7 @@ package hosts
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"syscall"
@@ -14,9 +15,12 @@ import (
 	"muster/launch/report"
 )
 
-// simulatedLook is how often a simulation asks a node how the job stands, also where nobody wants to know: the last
-// answer is what is known of the job once all nodes have ended.
-const simulatedLook = 2 * time.Second
+// How often a simulation asks a node how the job stands, also where nobody wants to know: the last answer is what is
+// known of the job once all nodes have ended.
+const (
+	simulatedLook  = 2 * time.Second
+	simulatedStart = 100 * time.Millisecond // before the first answer
+)
 
 // simulatedStatus is how a simulated job stands.
 type simulatedStatus struct {
@@ -93,11 +97,14 @@ func (s *simulation) watch(ctx context.Context, in *launch.Interrupts) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for {
-			s.status(looking)
+			pause := simulatedLook
+			if _, answered := s.status(looking); !answered {
+				pause = simulatedStart
+			}
 			select {
 			case <-looking.Done():
 				return
-			case <-time.After(simulatedLook):
+			case <-time.After(pause):
 			}
 		}
 	})
@@ -108,11 +115,16 @@ func (s *simulation) watch(ctx context.Context, in *launch.Interrupts) {
 
 // over records how the job has ended: with what its muster ends.
 func (s *simulation) over(ctx context.Context, err error) {
-	o := report.Outcome{Status: errhint.CodeOf(err)}
+	var o report.Outcome
+	if status, ok := errors.AsType[errhint.StatusError](err); ok { // the nodes have said why
+		o.Status = int(status)
+	} else if err != nil {
+		o.Status, o.Message, o.Hint = errhint.CodeOf(err), err.Error(), errhint.Of(err)
+	}
 	switch by := context.Cause(ctx); {
 	case o.Status == errhint.OK:
 		o.Reason = job.ReasonSucceeded
-	case by != nil:
+	case by != nil && (o.Status > errhint.FromSignal(0) || s.config.Job.CompatExit):
 		o.Reason, o.Message = job.ReasonStopped, by.Error()
 	case s.tooFew:
 		o.Reason, o.Message = job.ReasonNotMet, "too few simulated nodes were left for a round, and nobody could join"
