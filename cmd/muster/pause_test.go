@@ -106,18 +106,33 @@ func TestPause(t *testing.T) {
 	j.nothingLeft(j.runtimeDir)
 }
 
-// TestPauseStopsTheDeadline has a job pause for longer than its deadline.
+// TestPauseStopsTheDeadline has one job pause for longer than its deadline, and one go on until its deadline after a
+// pause.
 func TestPauseStopsTheDeadline(t *testing.T) {
 	t.Parallel()
-	j := start(t, nil, "run", "-n", "1", "--active-deadline", "30s", "--", "sh", "-c", untilStopped)
-	untilRanks(t, j.runtimeDir, 1)
-	steering(t, j.runtimeDir, "pause").expect(t, 0)
-	untilPhase(t, j.runtimeDir, report.PhasePaused)
-	time.Sleep(time.Until(j.began.Add(32 * time.Second)))
-	untilPhase(t, j.runtimeDir, report.PhasePaused)
-	steering(t, j.runtimeDir, "resume").expect(t, 0)
-	untilRanks(t, j.runtimeDir, 1) // and it runs, though the time is over
-	j.wait().expect(t, 124)
+	testutil.Long(t)
+	paused := func(t *testing.T) *testJob {
+		t.Parallel()
+		j := start(t, nil, "run", "-n", "1", "--active-deadline", "30s", "--", "sh", "-c", untilStopped)
+		untilRanks(t, j.runtimeDir, 1)
+		steering(t, j.runtimeDir, "pause").expect(t, 0)
+		untilPhase(t, j.runtimeDir, report.PhasePaused)
+		return j
+	}
+	t.Run("waits", func(t *testing.T) {
+		j := paused(t)
+		time.Sleep(time.Until(j.began.Add(32 * time.Second)))
+		untilPhase(t, j.runtimeDir, report.PhasePaused)
+		steering(t, j.runtimeDir, "resume").expect(t, 0)
+		untilRanks(t, j.runtimeDir, 1) // and it runs, though the time is over
+		steering(t, j.runtimeDir, "stop").expect(t, 0)
+		j.wait().expect(t, 143)
+	})
+	t.Run("goes on", func(t *testing.T) {
+		j := paused(t)
+		steering(t, j.runtimeDir, "resume").expect(t, 0)
+		j.wait().expect(t, 124)
+	})
 }
 
 // TestPauseInEachPhase pauses jobs that wait for other nodes, that pause before a restart, and whose workers do not
