@@ -67,5 +67,7 @@ func (a *Agent) rememberExcluded() {
 		return
 	}
 	m.checked = true
-	a.exclude(context.Background(), []rendezvous.Exclusion{{Node: v.Node, Reason: v.Message}}, false)
+	if keeper, is := a.Handler.(rendezvous.Doorkeeper); is {
+		keeper.Remember([]rendezvous.Exclusion{{Node: v.Node, Reason: v.Message}})
+	}
 }

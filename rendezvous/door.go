@@ -13,6 +13,8 @@ type Doorkeeper interface {
 	// Exclude takes in which nodes a check has excluded. Every agent of the check tells its handler; the one that leads
 	// it says so, and its handler tells the job.
 	Exclude(ctx context.Context, gone []Exclusion, leads bool) error
+	// Remember has this node alone know which ones were excluded.
+	Remember(gone []Exclusion)
 	// RoundBoard is Board, also where this node is alone in the round: who waits to join reads there what it is
 	// compared with.
 	RoundBoard() Board

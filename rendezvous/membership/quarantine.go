@@ -180,12 +180,8 @@ func (h *Handler) Exclude(ctx context.Context, gone []rendezvous.Exclusion, lead
 	if h.cfg.Quarantine <= 0 || len(gone) == 0 {
 		return nil
 	}
-	known, now := h.excluded.all(), time.Now()
-	note := func(q *quarantineRecord) {
-		for _, g := range gone {
-			q.note(now, h.cfg.Quarantine, g)
-		}
-	}
+	known := h.excluded.all()
+	note := h.noting(gone)
 	var err error
 	if leads {
 		ctx, cancel := context.WithTimeout(ctx, h.cfg.CloseTimeout)
@@ -199,6 +195,26 @@ func (h *Handler) Exclude(ctx context.Context, gone []rendezvous.Exclusion, lead
 	}
 	h.excluded.learn(known)
 	return err
+}
+
+// Remember implements rendezvous.Doorkeeper.
+func (h *Handler) Remember(gone []rendezvous.Exclusion) {
+	if h.cfg.Quarantine <= 0 || len(gone) == 0 {
+		return
+	}
+	known := h.excluded.all()
+	h.noting(gone)(&known)
+	h.excluded.learn(known)
+}
+
+// noting adds to what is remembered that nodes were excluded now.
+func (h *Handler) noting(gone []rendezvous.Exclusion) func(*quarantineRecord) {
+	now := time.Now()
+	return func(q *quarantineRecord) {
+		for _, g := range gone {
+			q.note(now, h.cfg.Quarantine, g)
+		}
+	}
 }
 
 // remember changes what stands under key, with all that is known, and makes what stands there then known. What nobody
