@@ -198,7 +198,7 @@ func (f *jobFile) place(r *Request, inv Invocation, words map[string]given, wron
 	}
 	j := &r.Job
 	r.File = f.file
-	at := jobfile.Places{Hosts: f.hosts, Port: f.file.Port()}
+	at := jobfile.Places{Hosts: f.hosts, Port: f.file.Port(), Hide: inv.Explain || r.DryRun && !r.ShowValues}
 	if len(j.Hosts.Nodes) > 0 {
 		at.Hosts = nil
 		for _, n := range j.Hosts.Nodes {

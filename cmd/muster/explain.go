@@ -150,8 +150,8 @@ func newExplained(file string, req dialect.Request) *explained {
 		n := explainedNode{
 			Replica: p.Pod.Name, Role: p.Pod.Role, Host: p.Host, Accelerators: p.Pod.Accelerators, Env: map[string]string{},
 		}
-		for _, word := range p.Node.Shown {
-			n.Command = append(n.Command, job.ShownText(word))
+		if p.Node.Argv != nil {
+			n.Command = job.ShownArgs(p.Node.Argv)
 		}
 		for _, v := range p.Node.Env {
 			n.Env[v.Name] = v.Shown()

@@ -241,6 +241,32 @@ spec:
 	if got.status != 0 || strings.Contains(got.stdout, "hidden") {
 		t.Errorf("status %d: the secret is shown, or nothing is\n%s%s", got.status, got.stdout, got.stderr)
 	}
+	// Neither words nor variables tell it, whatever they are called.
+	file = writeJob(t, `apiVersion: batch/v1
+kind: Job
+metadata: {name: secret}
+spec:
+  template:
+    spec:
+      containers:
+        - command: [echo, --api-key, $(TOKEN), $(TOKEN), x-$(TOKEN)]
+          env:
+            - {name: TOKEN, valueFrom: {secretKeyRef: {name: hub, key: token}}}
+            - {name: OMP_NUM_THREADS, valueFrom: {secretKeyRef: {name: hub, key: token}}}
+            - {name: PYTHONPATH, value: /x/$(TOKEN)}
+`)
+	for _, args := range [][]string{
+		{"explain", file}, {"explain", file, "-o", "json"}, {"run", "-f", file, "--dry-run"}, {"run", "-f", file, "--dry-run", "--json"},
+	} {
+		got := muster(t, nil, append(args, "--secrets", dir)...)
+		if got.status != 0 || strings.Contains(got.stdout+got.stderr, "hidden") || !strings.Contains(got.stdout, "x-$(TOKEN)") {
+			t.Errorf("%q: status %d\n%s%s", args, got.status, got.stdout, got.stderr)
+		}
+	}
+	got = muster(t, nil, "run", "-f", file, "--secrets", dir)
+	if got.status != 0 || !strings.Contains(got.stdout, "--api-key hidden hidden x-hidden") {
+		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	}
 }
 
 // TestExplain tells of every line of a job file what becomes of it, and starts nothing.

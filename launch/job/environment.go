@@ -109,6 +109,7 @@ func Assign(vars map[string]Var, list []Var, others map[string]string) {
 		if v.Expand {
 			v.Value, v.Expand = expandVars(v.Value, func(name string) string {
 				if known, ok := vars[name]; ok {
+					v.Secret = v.Secret || known.Secret
 					return known.Value
 				}
 				return others[name]

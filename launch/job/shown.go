@@ -67,6 +67,9 @@ func secretFlag(name string) bool {
 // userInURL is what somebody put in front of a URL's host.
 var userInURL = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`//[^/@\s]*@`) })
 
+// podReference is a word that is the name of a variable of a pod, and not its value.
+var podReference = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\$\([A-Za-z_][\w.-]*\)$`) })
+
 // secretText is what secrets of well-known services look like, and a JSON web token.
 var secretText = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`eyJ[\w-]{8,}\.[\w-]{4,}|\bgh[pousr]_\w{16,}|github_pat_\w{16,}|\bgl[a-z]*-[\w-]{16,}|\bhf_\w{16,}|\bsk-[\w-]{16,}|\bxox[a-z]-[\w-]{8,}|` +
@@ -95,7 +98,7 @@ func hidden(text string) string {
 // Shown is the variable's value as it may be shown: as it is where the variable is known to be harmless, and else how
 // long it is. "…" stands for who logs in by a URL.
 func (v Var) Shown() string {
-	if !Harmless(v.Name) || holdsSecret(v.Value) {
+	if v.Secret || !Harmless(v.Name) || holdsSecret(v.Value) {
 		return hidden(v.Value)
 	}
 	return userInURL().ReplaceAllString(v.Value, "//…@")
@@ -116,7 +119,7 @@ func ShownArgs(args []string) []string {
 		plain := named && !strings.ContainsAny(name, " \t\n\"'{}?&/:;,")
 		env := (variable || front && name == strings.ToUpper(name) || path.Base(args[0]) == "env") && !strings.HasPrefix(arg, "-")
 		switch {
-		case secret && !strings.HasPrefix(arg, "-"):
+		case secret && !strings.HasPrefix(arg, "-") && !podReference().MatchString(arg):
 			shown[i] = hidden(arg)
 		case plain && env:
 			shown[i] = name + "=" + Var{Name: name, Value: value}.Shown()

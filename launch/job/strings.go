@@ -111,11 +111,12 @@ type jsonVar struct {
 	Source *Source  `json:"source,omitempty"`
 	Own    bool     `json:"own,omitempty"`
 	Expand bool     `json:"expand,omitempty"`
+	Secret bool     `json:"secret,omitempty"`
 }
 
 // MarshalJSON keeps values that are not UTF-8, as Strings does.
 func (v Var) MarshalJSON() ([]byte, error) {
-	out := jsonVar{Name: anyBytes(v.Name), Value: anyBytes(v.Value), Own: v.Own, Expand: v.Expand}
+	out := jsonVar{Name: anyBytes(v.Name), Value: anyBytes(v.Value), Own: v.Own, Expand: v.Expand, Secret: v.Secret}
 	if v.Source != (Source{}) {
 		out.Source = &v.Source
 	}
@@ -128,7 +129,7 @@ func (v *Var) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &in); err != nil {
 		return fmt.Errorf("cannot read a variable: %w", err)
 	}
-	*v = Var{Name: string(in.Name), Value: string(in.Value), Own: in.Own, Expand: in.Expand}
+	*v = Var{Name: string(in.Name), Value: string(in.Value), Own: in.Own, Expand: in.Expand, Secret: in.Secret}
 	if in.Source != nil {
 		v.Source = *in.Source
 	}

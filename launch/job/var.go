@@ -9,4 +9,6 @@ type Var struct {
 	// Expand asks for $NAME and ${NAME} in the value to be replaced on the node where the worker runs; see
 	// EnvRules.Set.
 	Expand bool
+	// Secret is true where the value, or a part of it, comes from a Secret: nothing of it is shown, whatever its name is.
+	Secret bool
 }

@@ -25,12 +25,13 @@ func (p *Plan) setStacks(vars map[string]job.Var) {
 	if !p.Job.Hang.Answers() {
 		return
 	}
-	path := p.StacksDir()
-	if old := vars["PYTHONPATH"].Value; old != "" {
-		path = old + ":" + path
+	path, old := p.StacksDir(), vars["PYTHONPATH"]
+	if old.Value != "" {
+		path = old.Value + ":" + path
 	}
 	vars["PYTHONPATH"] = job.Var{
 		Name: "PYTHONPATH", Value: path, Source: job.Source{Kind: job.FromMuster, Name: "with what answers to muster stacks"},
+		Secret: old.Secret,
 	}
 }
 
@@ -68,7 +69,12 @@ func (p *Plan) setCheckpoints(vars map[string]job.Var) {
 	} else if old != "" {
 		path = old + ":" + path
 	}
+	secret := vars["PYTHONPATH"].Secret
 	set("with the packages that save checkpoints", "PYTHONPATH", path)
+	if v := vars["PYTHONPATH"]; secret {
+		v.Secret = true
+		vars["PYTHONPATH"] = v
+	}
 	if !rules.On {
 		return
 	}

@@ -129,4 +129,6 @@ type Places struct {
 	// Hosts are the nodes' names or addresses, in the order of their ranks; Port is where pods meet, on the first.
 	Hosts []string
 	Port  int
+	// Hide has commands be as they may be shown, and not run: with $(NAME) where the value of NAME comes from a Secret.
+	Hide bool
 }

@@ -54,8 +54,6 @@ func (f *File) Nodes() []Pod {
 type Node struct {
 	Argv []string
 	Env  []job.Var
-	// Shown is Argv as it may be shown: with the names of variables where their values come from Secrets.
-	Shown []string
 }
 
 // Place says what each of Nodes runs where the nodes are at those places, and the command that all of them have.
@@ -113,10 +111,11 @@ func (f *File) node(p *Pod, i int, at Places, names func(string) string) Node {
 		shown[v.Name] = v.Value
 		switch {
 		case x.kind == kindSecret:
-			shown[v.Name] = "$(" + v.Name + ")"
+			shown[v.Name], v.Secret = "$("+v.Name+")", true
 		case x.of == nil && x.kind == "":
 			shown[v.Name] = expand(names(v.Value), shown)
 			v.Value = expand(names(v.Value), values)
+			v.Secret = shown[v.Name] != v.Value
 		}
 		values[v.Name] = v.Value
 		if j := slices.IndexFunc(env, func(o job.Var) bool { return o.Name == v.Name }); j >= 0 {
@@ -125,11 +124,14 @@ func (f *File) node(p *Pod, i int, at Places, names func(string) string) Node {
 		}
 		env = append(env, v)
 	}
-	n := Node{Env: env, Argv: make([]string, len(p.Argv)), Shown: make([]string, len(p.Argv))}
-	for j, word := range p.Argv {
-		n.Argv[j], n.Shown[j] = expand(names(word), values), expand(names(word), shown)
+	if at.Hide {
+		values = shown
 	}
-	n.Argv, n.Shown = asLauncher(n.Argv), asLauncher(n.Shown)
+	n := Node{Env: env, Argv: make([]string, len(p.Argv))}
+	for j, word := range p.Argv {
+		n.Argv[j] = expand(names(word), values)
+	}
+	n.Argv = asLauncher(n.Argv)
 	return n
 }
 

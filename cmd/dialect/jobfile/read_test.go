@@ -331,7 +331,16 @@ data: {ONE: "1", TWO: "2"}
 	if diff := cmp.Diff([]string{"x", "secret", "$(A)", "$(NOBODY)", "j-0-pa$$$(A)j-0\n"}, nodes[0].Argv); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]string{"x", "$(A)", "$(A)", "$(NOBODY)", "j-0-$(B)"}, nodes[0].Shown); diff != "" {
+	for _, v := range nodes[0].Env {
+		if from := slices.Contains([]string{"A", "B", "BOTH"}, v.Name); v.Secret != from {
+			t.Errorf("%s comes from a Secret: %v, want %v", v.Name, v.Secret, from)
+		}
+	}
+	_, hidden, err := f.Place(jobfile.Places{Hosts: []string{"here"}, Hide: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"x", "$(A)", "$(A)", "$(NOBODY)", "j-0-$(B)"}, hidden[0].Argv); diff != "" {
 		t.Errorf("as it is shown: %s", diff)
 	}
 	for _, l := range f.Lines {
