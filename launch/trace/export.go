@@ -182,7 +182,7 @@ func (e *Exporter) run(ctx context.Context) {
 		cancel()
 		if err != nil && running && ctx.Err() != nil { // it gives way to the last word
 			e.mu.Lock()
-			e.spans = append(spans, e.spans...)
+			e.spans, e.dropped = append(spans, e.spans...), e.dropped+dropped
 			e.mu.Unlock()
 			continue
 		}

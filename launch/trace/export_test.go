@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -133,4 +134,40 @@ func TestNoCollector(t *testing.T) {
 	var none *Exporter
 	none.Add(Span{})
 	none.Close()
+}
+
+// The end cuts a request that goes on, and tells its spans once more: nobody waits longer than for the last word.
+func TestCloseCutsARequest(t *testing.T) {
+	asked, release := make(chan []string, 9), make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		req := &collector.ExportTraceServiceRequest{}
+		if err := proto.Unmarshal(body, req); err != nil {
+			t.Error(err)
+		}
+		var names []string
+		for _, s := range req.ResourceSpans[0].ScopeSpans[0].Spans {
+			names = append(names, s.Name)
+		}
+		asked <- names
+		<-release
+	}))
+	defer server.Close()
+	defer close(release)
+	c, _, err := FromEnviron([]string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + server.URL}, "", zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := Open(c)
+	e.Add(Span{Name: "a"})
+	<-asked // within every
+	e.Add(Span{Name: "b"})
+	began := time.Now()
+	e.Close()
+	if took := time.Since(began); took >= lastWord+patience/2 {
+		t.Errorf("the end took %v", took)
+	}
+	if last := <-asked; !slices.Equal(last, []string{"a", "b"}) {
+		t.Errorf("the last word is of %q", last)
+	}
 }

@@ -25,6 +25,7 @@ type server struct {
 	*httptest.Server
 	t      *testing.T
 	status atomic.Int64
+	hangs  atomic.Bool // until the client goes
 
 	mu  sync.Mutex
 	got []map[string]any
@@ -85,6 +86,10 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	s.got = append(s.got, got)
 	s.mu.Unlock()
+	if s.hangs.Load() {
+		<-r.Context().Done()
+		return
+	}
 	if s.status.Load() == http.StatusFound {
 		w.Header().Set("Location", "https://elsewhere.invalid/")
 	}
@@ -186,6 +191,68 @@ func TestPushFails(t *testing.T) {
 			t.Errorf("%s: something was pushed", name)
 		}
 	}
+}
+
+// pushing pushes the status of a job until end, which lets the job succeed and returns how long Push took then.
+func pushing(t *testing.T, c Config) (end func() time.Duration) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var ended atomic.Bool
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		Push(ctx, c, func() report.Status {
+			d := running()
+			if ended.Load() {
+				d.Phase = report.PhaseSucceeded
+			}
+			return d
+		})
+	}()
+	return func() time.Duration {
+		began := time.Now()
+		ended.Store(true)
+		cancel()
+		<-done
+		return time.Since(began)
+	}
+}
+
+// The end cuts a request that goes on, and a push that failed does not keep the last word from being told.
+func TestPushEnds(t *testing.T) {
+	s, c, _ := newServer(t)
+	s.hangs.Store(true)
+	end := pushing(t, c)
+	testutil.Eventually(t, time.Minute, "one goes on", func() bool { _, n := s.last(); return n >= 1 })
+	if took := end(); took >= lastWord+patience/2 {
+		t.Errorf("the end took %v", took)
+	}
+	if got, n := s.last(); n < 2 || *got["percent"].(*int32) != 100 {
+		t.Errorf("%d were pushed, the last of them %v", n, got)
+	}
+
+	s, c, _ = newServer(t)
+	s.status.Store(http.StatusInternalServerError)
+	c.every = time.Second // the second one is 2 s later
+	end = pushing(t, c)
+	testutil.Eventually(t, time.Minute, "one fails", func() bool { _, n := s.last(); return n >= 1 })
+	s.status.Store(http.StatusOK)
+	end()
+	if got, _ := s.last(); *got["percent"].(*int32) != 100 {
+		t.Errorf("the last one is %v", got)
+	}
+}
+
+// Pauses grow while a server does not take what is pushed.
+func TestPushPauses(t *testing.T) {
+	s, c, _ := newServer(t)
+	s.status.Store(http.StatusInternalServerError)
+	end := pushing(t, c)
+	began := time.Now()
+	testutil.Eventually(t, time.Minute, "six are pushed", func() bool { _, n := s.last(); return n >= 6 })
+	if took, least := time.Since(began), 40*c.every/2; took < least { // 1+2+4+8+16+32 pauses, and 11 without growth
+		t.Errorf("six pushes came within %v, want %v at least", took, least)
+	}
+	end()
 }
 
 // Any numbers become a status that the schema has.

@@ -83,12 +83,18 @@ func TestImageRuns(t *testing.T) {
 	blob(index.Manifests[0], &manifest)
 	var config struct {
 		Architecture string
-		Config       struct{ Entrypoint, Cmd []string }
-		RootFS       struct {
+		Config       struct {
+			Entrypoint, Cmd []string
+			WorkingDir      string
+		}
+		RootFS struct {
 			DiffIDs []string `json:"diff_ids"`
 		}
 	}
 	blob(manifest.Config, &config)
+	if config.Config.WorkingDir != "/tmp" { // as images/Dockerfile has it
+		t.Errorf("the working directory is %q", config.Config.WorkingDir)
+	}
 	unzip, err := gzip.NewReader(bytes.NewReader(blob(manifest.Layers[0], nil)))
 	if err != nil {
 		t.Fatal(err)
