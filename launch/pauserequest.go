@@ -97,18 +97,13 @@ func (s *Steering) met(number int, p rendezvous.Orders, nodes int, board rendezv
 
 // listenPause waits for word of another node that the job is to pause.
 func (s *Steering) listenPause(ctx context.Context, b roundBoard) {
-	for {
-		var said pauseNote
-		text, err := b.Get(ctx, pauseKey)
-		if err == nil && json.Unmarshal(text, &said) == nil && said.Pauses > 0 {
-			s.wantPause(pauseWish{said.Pauses, cmp.Or(printable.Output(said.Text), "another node was asked to pause the job")})
-			return
-		}
-		select { // the store may be out of reach for a moment
-		case <-ctx.Done():
-			return
-		case <-time.After(publishEvery):
-		}
+	var said pauseNote
+	take := func(text []byte) bool {
+		said = pauseNote{}
+		return json.Unmarshal(text, &said) == nil && said.Pauses > 0
+	}
+	if awaitNote(ctx, b.Board, pauseKey, take) {
+		s.wantPause(pauseWish{said.Pauses, cmp.Or(printable.Output(said.Text), "another node was asked to pause the job")})
 	}
 }
 
@@ -185,27 +180,14 @@ func (s *Steering) Resume(ctx context.Context, by control.Peer, words []string) 
 	if len(words) > 0 {
 		text += fmt.Sprintf(" with the command %q", job.ShownArgs(words))
 	}
-	late := time.NewTimer(restartTime)
-	defer late.Stop()
-	select {
-	case s.resumes <- resumption{words, text, answer}:
-	case <-ctx.Done():
-		return "", context.Cause(ctx)
-	case <-late.C:
-		return "",
-			errhint.Code(errhint.With(fmt.Errorf("cannot resume the job now: its nodes meet (%s)", phase), "try again"), errhint.TryAgain)
+	err := hand(ctx, s, s.resumes, resumption{words, text, answer}, func(phase report.Phase) error {
+		return errhint.With(fmt.Errorf("cannot resume the job now: its nodes meet (%s)", phase), "try again")
+	})
+	if err == nil {
+		err = agreed(ctx, answer, "resumed")
 	}
-	late.Reset(resumeTime)
-	select {
-	case err := <-answer:
-		if err != nil {
-			return "", err
-		}
-	case <-ctx.Done():
-		return "", context.Cause(ctx)
-	case <-late.C:
-		return "", errhint.Code(errhint.With(errors.New("the other nodes do not say yet whether the job is resumed"),
-			"look at muster status"), errhint.TryAgain)
+	if err != nil {
+		return "", err
 	}
 	if len(words) > 0 {
 		return "the job is resumed: all workers start, with the new command", nil

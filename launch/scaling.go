@@ -16,8 +16,10 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/printable"
 	"muster/internal/wording"
+	"muster/launch/control"
 	"muster/launch/job"
 	"muster/launch/policy"
+	"muster/launch/report"
 )
 
 // scaling asks for another limit of the nodes of a round.
@@ -103,7 +105,7 @@ func fixedError(nodes job.Range) error {
 }
 
 // Scale has the job go on with so many nodes, and says what follows.
-func (s *Steering) Scale(ctx context.Context, uid, n int) (string, error) {
+func (s *Steering) Scale(ctx context.Context, by control.Peer, n int) (string, error) {
 	bounds := s.plan.Job.Nodes
 	s.mu.Lock()
 	phase, nodes, limit, strangers, away := s.status.Phase, s.status.Nodes, s.orders.Nodes, s.strangers, s.awayLocked()
@@ -121,7 +123,7 @@ func (s *Steering) Scale(ctx context.Context, uid, n int) (string, error) {
 		return "", away
 	}
 	if n < nodes || limit > 0 && n != limit {
-		r := scaling{nodes: n, text: fmt.Sprintf("user %d has scaled the job to %s", uid, wording.Plural(n, "node"))}
+		r := scaling{nodes: n, text: fmt.Sprintf("%s has scaled the job to %s", by, wording.Plural(n, "node"))}
 		if n == bounds.Max {
 			r.nodes = 0
 		}
@@ -153,29 +155,13 @@ func (s *Steering) Scale(ctx context.Context, uid, n int) (string, error) {
 func (s *Steering) sendScale(ctx context.Context, r scaling) error {
 	answer := make(chan error, 1)
 	r.answer = answer
-	late := time.NewTimer(restartTime)
-	defer late.Stop()
-	select {
-	case s.scales <- r:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-late.C:
-		s.mu.Lock()
-		phase := s.status.Phase
-		s.mu.Unlock()
-		return errhint.Code(errhint.With(fmt.Errorf("cannot scale the job now: it neither runs nor is paused (%s)", phase),
-			"muster status shows when it does"), errhint.TryAgain)
-	}
-	late.Reset(resumeTime)
-	select {
-	case err := <-answer:
+	err := hand(ctx, s, s.scales, r, func(phase report.Phase) error {
+		return errhint.With(fmt.Errorf("cannot scale the job now: it neither runs nor is paused (%s)", phase), "muster status shows when it does")
+	})
+	if err != nil {
 		return err
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-late.C:
-		return errhint.Code(errhint.With(errors.New("the other nodes do not say yet whether the job is scaled"), "look at muster status"),
-			errhint.TryAgain)
 	}
+	return agreed(ctx, answer, "scaled")
 }
 
 // killKey is where the node with a group rank is told that it is to be lost.
@@ -186,17 +172,10 @@ const killPause = 200 * time.Millisecond
 
 // listenKill waits for word of another node that this one is to be lost.
 func (s *Steering) listenKill(ctx context.Context, b roundBoard) {
-	for {
-		text, err := b.Get(ctx, killKey(b.groupRank))
-		if err == nil {
-			s.die(printable.Output(string(text)))
-			return
-		}
-		select { // the store may be out of reach for a moment
-		case <-ctx.Done():
-			return
-		case <-time.After(publishEvery):
-		}
+	var why []byte
+	take := func(text []byte) bool { why = text; return true }
+	if awaitNote(ctx, b.Board, killKey(b.groupRank), take) {
+		s.die(printable.Output(string(why)))
 	}
 }
 
@@ -207,7 +186,7 @@ func (s *Steering) die(text string) {
 }
 
 // KillNode has a node of the round be lost, named by its group rank or its name, and says what follows.
-func (s *Steering) KillNode(ctx context.Context, uid int, name string) (string, error) {
+func (s *Steering) KillNode(ctx context.Context, by control.Peer, name string) (string, error) {
 	own := s.Status()
 	s.mu.Lock()
 	b := s.board
@@ -229,7 +208,7 @@ func (s *Steering) KillNode(ctx context.Context, uid int, name string) (string, 
 	if err != nil {
 		return "", err
 	}
-	text := fmt.Sprintf("user %d has asked for the loss of node %s (group rank %d)", uid, names[rank], rank)
+	text := fmt.Sprintf("%s has asked for the loss of node %s (group rank %d)", by, names[rank], rank)
 	s.log.Warn().Msg(text)
 	if rank == own.GroupRank {
 		s.die(text)

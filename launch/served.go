@@ -241,13 +241,13 @@ func (v served) Resume(ctx context.Context, by control.Peer, words []string) (st
 // Scale implements control.Served.
 func (v served) Scale(ctx context.Context, by control.Peer, nodes int) (string, error) {
 	v.s.asked(control.ScaleRequested, by, fmt.Sprintf("asked to scale the job to %d nodes", nodes))
-	return v.s.Scale(ctx, by.UID, nodes)
+	return v.s.Scale(ctx, by, nodes)
 }
 
 // KillNode implements control.Served.
 func (v served) KillNode(ctx context.Context, by control.Peer, node string) (string, error) {
 	v.s.asked(control.KillRequested, by, "asked for the loss of a node: "+printable.Output(node))
-	return v.s.KillNode(ctx, by.UID, node)
+	return v.s.KillNode(ctx, by, node)
 }
 
 // Restart has all workers of the job start again, and says what follows.
@@ -260,20 +260,44 @@ func (s *Steering) Restart(ctx context.Context) (string, error) {
 
 func (s *Steering) restart(ctx context.Context) error {
 	asked := make(chan error, 1)
-	late := time.NewTimer(restartTime)
-	defer late.Stop()
-	select {
-	case s.restarts <- asked:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-late.C:
-		s.mu.Lock()
-		phase := s.status.Phase
-		s.mu.Unlock()
-		return errhint.Code(errhint.With(fmt.Errorf("cannot restart the workers now: they do not run (%s)", phase),
-			"muster status shows when they do"), errhint.TryAgain)
+	err := hand(ctx, s, s.restarts, asked, func(phase report.Phase) error {
+		return errhint.With(fmt.Errorf("cannot restart the workers now: they do not run (%s)", phase), "muster status shows when they do")
+	})
+	if err != nil {
+		return err
 	}
 	return <-asked // the loop has taken it, and answers at once
+}
+
+// hand gives a request to the loop that waits in a round. Where no loop takes it within restartTime the error is what late
+// says of the phase in which the job is, and lets who asks try again.
+func hand[T any](ctx context.Context, s *Steering, to chan<- T, request T, late func(report.Phase) error) error {
+	timer := time.NewTimer(restartTime)
+	defer timer.Stop()
+	select {
+	case to <- request:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return errhint.Code(late(s.Status().Phase), errhint.TryAgain)
+	}
+}
+
+// agreed waits for what the nodes answer to a request that was handed over; what names that in the error of one that
+// they do not answer within resumeTime.
+func agreed(ctx context.Context, answer <-chan error, what string) error {
+	timer := time.NewTimer(resumeTime)
+	defer timer.Stop()
+	select {
+	case err := <-answer:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return errhint.Code(errhint.With(errors.New("the other nodes do not say yet whether the job is "+what), "look at muster status"),
+			errhint.TryAgain)
+	}
 }
 
 // Events implements control.Served.

@@ -495,20 +495,26 @@ func note(ctx context.Context, b rendezvous.Board, key string, value []byte) err
 // listen waits for word of another node that the job is to end.
 func (s *Steering) listen(ctx context.Context, b roundBoard) {
 	var said stopNote
-	for {
-		text, err := b.Get(ctx, stopKey)
-		if err == nil && json.Unmarshal(text, &said) == nil {
-			break
-		}
-		select { // the store may be out of reach for a moment
-		case <-ctx.Done():
-			return
-		case <-time.After(publishEvery):
-		}
+	if !awaitNote(ctx, b.Board, stopKey, func(text []byte) bool { return json.Unmarshal(text, &said) == nil }) {
+		return
 	}
 	s.stop(cmp.Or(printable.Output(said.Text), "another node was asked to stop the job"))
 	if _, err := b.Get(ctx, nowKey); err == nil {
 		s.hurry()
+	}
+}
+
+// awaitNote waits until something stands on a board that take takes. It returns false where ctx has ended.
+func awaitNote(ctx context.Context, b rendezvous.Board, key string, take func([]byte) bool) bool {
+	for {
+		if text, err := b.Get(ctx, key); err == nil && take(text) {
+			return true
+		}
+		select { // the store may be out of reach for a moment
+		case <-ctx.Done():
+			return false
+		case <-time.After(publishEvery):
+		}
 	}
 }
 

@@ -277,9 +277,9 @@ func answerTo(ctx context.Context, s *launch.Steering, m Ask) Answer {
 	case m.What == AskPause:
 		a.Message, err = s.Pause(ctx, m.By)
 	case m.What == AskScale:
-		a.Message, err = s.Scale(ctx, m.By.UID, m.Nodes)
+		a.Message, err = s.Scale(ctx, m.By, m.Nodes)
 	case m.What == AskKill:
-		a.Message, err = s.KillNode(ctx, m.By.UID, m.Node)
+		a.Message, err = s.KillNode(ctx, m.By, m.Node)
 	case m.What == AskResume:
 		a.Message, err = s.Resume(ctx, m.By, m.Command)
 	default:

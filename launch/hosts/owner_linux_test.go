@@ -66,8 +66,8 @@ func TestOursWithoutAnswer(t *testing.T) {
 	if _, err := f.Ours(ctx, 0, netip.AddrPort{}, netip.AddrPort{}); err == nil {
 		t.Error("there is an answer")
 	}
-	s.questions.answer(ownerMessage{ID: 1, Ours: true}) // too late, and
-	s.questions.answer(ownerMessage{ID: 77})            // never asked for
+	s.questions.answer(1, true)   // too late, and
+	s.questions.answer(77, false) // never asked for
 	close(s.ended)
 	if _, err := f.Ours(t.Context(), 0, netip.AddrPort{}, netip.AddrPort{}); err == nil {
 		t.Error("an agent that is gone has answered")

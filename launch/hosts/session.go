@@ -45,8 +45,8 @@ type session struct {
 	filed   atomic.Int64  // when a part of a log file came
 	closing sync.Once
 
-	questions questions
-	asked     asked
+	questions pending[bool]
+	asked     pending[Answer]
 }
 
 // greet waits for an agent's first words.
@@ -181,13 +181,13 @@ func (s *session) receive(greeted chan<- error) error {
 			if err := decode(payload, &m); err != nil {
 				return err
 			}
-			s.questions.answer(m)
+			s.questions.answer(m.ID, m.Ours)
 		case kindAnswer:
 			var a Answer
 			if err := decode(payload, &a); err != nil {
 				return err
 			}
-			s.asked.answer(a)
+			s.asked.answer(a.ID, a)
 		case kindResult:
 			var r Result
 			if err := decode(payload, &r); err != nil {

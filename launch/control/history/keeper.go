@@ -257,14 +257,13 @@ func (k *Keeper) turn() {
 		k.events, err = k.root.OpenFile(eventsName, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	}
 	if err != nil {
-		k.events = nil
-		k.cfg.Log.Debug().Err(err).Msg("what happens to the job is not kept any more")
+		k.giveUp(err)
 	}
 }
 
 // giveUp ends the history where it cannot be written.
 func (k *Keeper) giveUp(err error) {
-	_ = k.events.Close()
+	_ = k.events.Close() // it may be closed already
 	k.events = nil
 	k.cfg.Log.Debug().Err(err).Msg("what happens to the job is not kept any more")
 }
