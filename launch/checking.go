@@ -232,10 +232,10 @@ func (a *Agent) turnedAway(ctx context.Context, d policy.Decision) (*Result, err
 	return &res, nil
 }
 
-// unfitLeaves ends the part of a node that is to leave and waits for a round in which it would be told so again: there
-// may be too few nodes left for one. It returns nothing where err has another cause.
-func (a *Agent) unfitLeaves(ctx, waiting context.Context) *Result {
-	if a.unfit == nil || ctx.Err() == nil && waiting.Err() == nil {
+// unfitLeaves ends the part of a node that is to leave and met no round in which it would be told so again: there may be
+// too few nodes left for one, or none that it can reach. It returns nothing for a node that is not to leave.
+func (a *Agent) unfitLeaves(ctx context.Context) *Result {
+	if a.unfit == nil {
 		return nil
 	}
 	res := a.finish(ctx, report.Outcome{Reason: a.unfit.Reason}, *a.unfit)

@@ -156,7 +156,7 @@ func (a *Agent) meet(ctx context.Context) (*Result, error) {
 			res := a.finish(ctx, report.Outcome{Reason: a.atDoor.Reason}, *a.atDoor)
 			return &res, nil
 		}
-		if res := a.unfitLeaves(ctx, waiting); res != nil {
+		if res := a.unfitLeaves(ctx); res != nil {
 			return res, nil
 		}
 		return a.notMet(ctx, waiting, err)

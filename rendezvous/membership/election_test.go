@@ -471,3 +471,38 @@ func TestHostLeaves(t *testing.T) {
 		})
 	}
 }
+
+// TestHostLeavesFirst has another node propose to leave when the host has done so already: it hears that as the answer,
+// and may be in no round any more before its watch has heard it. It votes like the others.
+func TestHostLeavesFirst(t *testing.T) {
+	for range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			h := newHosts(t, 3, 4)
+			a := h.node("a", "a")
+			first := a.begin(t.Context())
+			synctest.Wait()
+			rest := []*agent{h.node("b", "a"), h.node("c", "a"), h.node("d", "a")}
+			meet(t.Context(), rest...)
+			<-first
+			leaves := rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: "NodeStopped", Rank: -1}
+			said, err := a.Propose(t.Context(), leaves)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var back []chan next
+			for _, x := range rest {
+				if heard, err := x.Propose(t.Context(), leaves); err != nil || heard != said {
+					t.Fatalf("%s hears %+v: %v", x.name, heard, err)
+				}
+				back = append(back, x.begin(t.Context()))
+			}
+			a.Close()
+			h.spaces["a"].Close()
+			for i, b := range back {
+				if n := <-b; n.err != nil || n.round.GroupWorldSize != 3 {
+					t.Errorf("%s: %+v, %v", rest[i].name, n.round, n.err)
+				}
+			}
+		})
+	}
+}

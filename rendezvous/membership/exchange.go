@@ -75,10 +75,13 @@ func (r *round) Propose(ctx context.Context, v rendezvous.Verdict) (rendezvous.V
 	}
 	if err != nil {
 		if r.broken(err) && ctx.Err() == nil {
-			return r.lost(), nil
+			lost := r.lost()
+			r.note(lost)
+			return lost, nil
 		}
 		return v, fmt.Errorf("cannot propose how round %d ends: %w", r.a.Round, err)
 	}
+	r.note(counts)
 	h.over = h.over || counts.Kind == rendezvous.Succeed || counts.Kind == rendezvous.Fail
 	h.leaving = h.leaving || counts.Reason == reasonHostStopped && v.Reason == reasonHostStopped
 	return counts, nil

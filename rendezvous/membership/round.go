@@ -45,6 +45,7 @@ type round struct {
 	orders rendezvous.Orders
 
 	mu    sync.Mutex
+	heard bool              // a verdict has been noted
 	wrote map[string]bool   // keys that this agent has written for the round
 	kept  map[string][]byte // what is written again where it is gone: the newest of each key
 }
@@ -68,21 +69,34 @@ func newRound(h *Handler, a assignment) *round {
 	}
 	r.wg.Go(func() {
 		if v, ok := r.await(r.running); ok {
-			if r.final = v.Kind == rendezvous.Succeed || v.Kind == rendezvous.Fail; r.final {
+			if r.note(v); v.Kind == rendezvous.Succeed || v.Kind == rendezvous.Fail {
 				r.s.wg.Go(r.settle)
 			}
-			if v.Kind == rendezvous.Restart { // a coordinator that is lost now may not have heard it
-				r.restarts = v.Restarts
-			}
-			r.orders = v.Orders
-			r.cut = v.Reason == reasonStoreLost
-			r.garbled = isDisturbance(v.Reason) && time.Since(r.began) <= soon*h.cfg.deadAfter()
-			r.handover = v.Reason == reasonHostStopped && h.movable() && h.host != h.id
 			r.verdict <- v
 		}
 		r.end()
 	})
 	return r
+}
+
+// note keeps what the first verdict that is heard means for the next round. The watch hears it, and so does who proposes,
+// who may have left the round before the watch has come to it.
+func (r *round) note(v rendezvous.Verdict) {
+	h := r.h
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.heard {
+		return
+	}
+	r.heard = true
+	r.final = v.Kind == rendezvous.Succeed || v.Kind == rendezvous.Fail
+	if v.Kind == rendezvous.Restart { // a coordinator that is lost now may not have heard it
+		r.restarts = v.Restarts
+	}
+	r.orders = v.Orders
+	r.cut = v.Reason == reasonStoreLost
+	r.garbled = isDisturbance(v.Reason) && time.Since(r.began) <= soon*h.cfg.deadAfter()
+	r.handover = v.Reason == reasonHostStopped && h.movable() && h.host != h.id
 }
 
 // settle ends the leases of a job that is decided, once everybody has heard that: those who have not may go on without
