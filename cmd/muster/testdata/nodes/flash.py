@@ -36,6 +36,7 @@ for step in range(first, steps + 1):
     dist.all_reduce(torch.ones(1))
     kept = ckpt.save_checkpoint(step, {"weights": torch.full((50_000,), float(step) * 100 + rank)}, storage_type=StorageType.MEMORY)
     assert kept, step
+    dist.barrier()  # progress says that all ranks have saved
     if rank == 0:
         with open(os.path.join(out, "progress"), "a") as file:
             file.write(f"{time.time()} 0 {step}\n")
