@@ -22,9 +22,9 @@ const eachNode = 2
 // patience is how long torchrun's nodes are given to notice that one of them is lost.
 const patience = 30 * time.Second
 
-// company is a job of several nodes. Each is an agent on this machine, with a folder and processes of its own; the
+// nodesJob is a job of several nodes. Each is an agent on this machine, with a folder and processes of its own; the
 // first one hosts the store.
-type company struct {
+type nodesJob struct {
 	bench    *bench
 	launcher launcher
 	spec     jobSpec
@@ -33,7 +33,7 @@ type company struct {
 }
 
 // meet starts the first agent of a job and waits until its store listens. The caller calls end.
-func (b *bench) meet(ctx context.Context, l launcher, nodes string, env ...string) (*company, error) {
+func (b *bench) meet(ctx context.Context, l launcher, nodes string, env ...string) (*nodesJob, error) {
 	var listen net.ListenConfig
 	listener, err := listen.Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -43,7 +43,7 @@ func (b *bench) meet(ctx context.Context, l launcher, nodes string, env ...strin
 	if err := listener.Close(); err != nil {
 		return nil, err
 	}
-	c := &company{bench: b, launcher: l, addr: addr, spec: jobSpec{
+	c := &nodesJob{bench: b, launcher: l, addr: addr, spec: jobSpec{
 		args: []string{
 			"--nnodes", nodes, "--nproc-per-node", strconv.Itoa(eachNode), "--max-restarts", "3", "--rdzv-backend", "c10d",
 			"--rdzv-endpoint", addr, "--rdzv-id", rand.Text(), "--local-addr", "127.0.0.1", "--no-python", b.program("stamp.sh"),
@@ -60,7 +60,7 @@ func (b *bench) meet(ctx context.Context, l launcher, nodes string, env ...strin
 }
 
 // join starts another agent.
-func (c *company) join(ctx context.Context) error {
+func (c *nodesJob) join(ctx context.Context) error {
 	j, err := c.bench.start(ctx, c.launcher, c.spec)
 	if err == nil {
 		c.nodes = append(c.nodes, j)
@@ -69,7 +69,7 @@ func (c *company) join(ctx context.Context) error {
 }
 
 // end kills what is left of the nodes.
-func (c *company) end() error {
+func (c *nodesJob) end() error {
 	var errs []error
 	for _, j := range slices.Backward(c.nodes) { // the store last: nobody is to elect another host
 		errs = append(errs, j.end())
@@ -136,7 +136,7 @@ func await(ctx context.Context, nodes []*job, after time.Time, limit time.Durati
 }
 
 // gather starts a job of n nodes and returns when its workers have run for a while.
-func (b *bench) gather(ctx context.Context, l launcher, n int, nodes string, env ...string) (_ *company, err error) {
+func (b *bench) gather(ctx context.Context, l launcher, n int, nodes string, env ...string) (_ *nodesJob, err error) {
 	c, err := b.meet(ctx, l, nodes, env...)
 	if err != nil {
 		return nil, err

@@ -134,7 +134,7 @@ func runProgram(in CheckInput, start func(proc.Spec) (*proc.Process, error), env
 }
 
 // checks waits until a node was asked n times, and returns what it was asked.
-func (n *companyNode) checks(t *testing.T, times int) []string {
+func (n *agentNode) checks(t *testing.T, times int) []string {
 	t.Helper()
 	var lines []string
 	testutil.Eventually(t, time.Minute, fmt.Sprintf("%d checks of node %d", times, n.Index), func() bool {
@@ -156,7 +156,7 @@ func leaves(status int) testCheck {
 func TestCheckedNodeLeaves(t *testing.T) {
 	for _, status := range []int{errhint.Faulty, errhint.Straggler, errhint.Undecided} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
-			c := startCompany(t, 3, see, func(i int, n *testNode) {
+			c := startAgents(t, 3, see, func(i int, n *testNode) {
 				n.Checks = map[int]testCheck{0: again}
 				if i == 1 {
 					n.Checks[0] = leaves(status)
@@ -198,7 +198,7 @@ func TestCheckedNodeLeaves(t *testing.T) {
 
 // TestCheckUndecided ends the job on every node with the same status.
 func TestCheckUndecided(t *testing.T) {
-	c := startCompany(t, 2, see, func(_ int, n *testNode) {
+	c := startAgents(t, 2, see, func(_ int, n *testNode) {
 		n.Checks = map[int]testCheck{0: {Out: CheckOutcome{
 			Status: errhint.Undecided, Everybody: true,
 			Message: "either node-0 or node-1 is bad",
@@ -216,7 +216,7 @@ func TestCheckUndecided(t *testing.T) {
 
 // TestCheckBeforeEveryRound checks again after a failure, and knows on which node that was.
 func TestCheckBeforeEveryRound(t *testing.T) {
-	c := startCompany(t, 2, see+`test $TORCHELASTIC_RESTART_COUNT = 1 && exit 0
+	c := startAgents(t, 2, see+`test $TORCHELASTIC_RESTART_COUNT = 1 && exit 0
 test $RANK = 3 || exec sleep 100
 exit 7`, func(_ int, n *testNode) {
 		n.Restart.MaxRestarts, n.Checks = 1, map[int]testCheck{}
@@ -232,7 +232,7 @@ exit 7`, func(_ int, n *testNode) {
 
 // TestStopDuringCheck: nothing is started, and the status is that of the signal.
 func TestStopDuringCheck(t *testing.T) {
-	c := startCompany(t, 2, see, func(_ int, n *testNode) { n.Checks = map[int]testCheck{0: {Waits: true}} })
+	c := startAgents(t, 2, see, func(_ int, n *testNode) { n.Checks = map[int]testCheck{0: {Waits: true}} })
 	c.nodes[0].checks(t, 1)
 	c.nodes[1].checks(t, 1)
 	if err := c.nodes[1].cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -248,7 +248,7 @@ func TestStopDuringCheck(t *testing.T) {
 
 // TestNodeLostDuringCheck: the round is over, and so is its check.
 func TestNodeLostDuringCheck(t *testing.T) {
-	c := startCompany(t, 2, see, func(_ int, n *testNode) { n.Checks = map[int]testCheck{0: {Waits: true}} })
+	c := startAgents(t, 2, see, func(_ int, n *testNode) { n.Checks = map[int]testCheck{0: {Waits: true}} })
 	c.nodes[0].checks(t, 1)
 	c.nodes[1].checks(t, 1)
 	c.said(0, rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: "NodeLost", Rank: -1, Message: "node node-9 is lost"})
@@ -262,7 +262,7 @@ func TestNodeLostDuringCheck(t *testing.T) {
 
 // TestCheckFails: a node that cannot do its part leaves, and says why; the others go on.
 func TestCheckFails(t *testing.T) {
-	c := startCompany(t, 2, see, func(i int, n *testNode) {
+	c := startAgents(t, 2, see, func(i int, n *testNode) {
 		n.Checks = map[int]testCheck{0: again}
 		if i == 1 {
 			n.Checks[0] = testCheck{Err: "the plan is nonsense"}
@@ -277,7 +277,7 @@ func TestCheckFails(t *testing.T) {
 // TestCheckGivenUp: a check that fails because the store does not answer is no verdict on anybody; how the round ends
 // is waited for.
 func TestCheckGivenUp(t *testing.T) {
-	c := startCompany(t, 2, see, func(_ int, n *testNode) { n.Checks = map[int]testCheck{0: {Err: "lost"}} })
+	c := startAgents(t, 2, see, func(_ int, n *testNode) { n.Checks = map[int]testCheck{0: {Err: "lost"}} })
 	c.nodes[0].checks(t, 1)
 	c.nodes[1].checks(t, 1)
 	c.said(0, rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: "StoreLost", Rank: -1, Message: "the store is lost"})
@@ -321,7 +321,7 @@ func TestCheckWarm(t *testing.T) {
 			writeFile(t, filepath.Join(packages, "keeps.py"), "null = open('/dev/null')\n") // at descriptor 3
 			writeFile(t, filepath.Join(code, "tell.py"), tellingProgram)
 			writeFile(t, filepath.Join(code, "train.py"), "import "+module+"\n")
-			c := startCompany(t, 1, "", func(_ int, n *testNode) {
+			c := startAgents(t, 1, "", func(_ int, n *testNode) {
 				n.Python, n.Environ = filepath.Join(code, "train.py"), []string{"PYTHONPATH=" + packages}
 				n.Checks = map[int]testCheck{0: {Program: filepath.Join(code, "tell.py")}}
 			})
@@ -366,7 +366,7 @@ func TestCheckDoesNotWaitForTheTemplateForItsWholeTime(t *testing.T) {
 		"): time.sleep(0.1)\n")
 	writeFile(t, filepath.Join(code, "tell.py"), tellingProgram)
 	writeFile(t, filepath.Join(code, "train.py"), "import slow\n")
-	c := startCompany(t, 1, "", func(_ int, n *testNode) {
+	c := startAgents(t, 1, "", func(_ int, n *testNode) {
 		n.Python, n.Environ = filepath.Join(code, "train.py"), []string{"PYTHONPATH=" + packages}
 		n.Checks = map[int]testCheck{0: {Program: filepath.Join(code, "tell.py"), Limit: 8 * time.Second}}
 	})

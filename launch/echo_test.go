@@ -22,7 +22,7 @@ now() { date +%s.%N; }
 `
 
 // waitsForWord waits until an agent holds back what its workers' broken connections would lead to.
-func (c *testCompany) waitsForWord(nodes ...int) {
+func (c *testAgents) waitsForWord(nodes ...int) {
 	c.t.Helper()
 	for _, i := range nodes {
 		testutil.Eventually(c.t, time.Minute, fmt.Sprintf("agent %d waits for word", i), func() bool {
@@ -32,7 +32,7 @@ func (c *testCompany) waitsForWord(nodes ...int) {
 }
 
 // verdict returns the one that counted for a round.
-func (c *testCompany) verdict(round int) (v rendezvous.Verdict) {
+func (c *testAgents) verdict(round int) (v rendezvous.Verdict) {
 	c.t.Helper()
 	text, err := c.store.Get(c.t.Context(), fmt.Sprintf("r%d/verdict", round))
 	if err == nil {
@@ -47,7 +47,7 @@ func (c *testCompany) verdict(round int) (v rendezvous.Verdict) {
 // TestNodeDies: its death breaks the connections of the others before anybody knows of it. They wait, although no
 // restart is left, and go on without it; what else runs on them is left alone until then.
 func TestNodeDies(t *testing.T) {
-	c := startCompany(t, 3, echoes+`test $MUSTER_ROUND = 0 || exit 0
+	c := startAgents(t, 3, echoes+`test $MUSTER_ROUND = 0 || exit 0
 trap "echo asked to end >> $ALL/seen; exit 0" TERM
 case $RANK in
 0|2) wait_for $ALL/lost; echo_of_another;; # node 0, and another worker goes on
@@ -94,7 +94,7 @@ esac`, func(i int, n *testNode) { n.LossNotice, n.Pipes = time.Hour, i == 0 })
 func TestEchoWaitsForNothingElse(t *testing.T) {
 	for name, culprit := range map[string]int{"another node": 2, "this node": 1} {
 		t.Run(name, func(t *testing.T) {
-			c := startCompany(t, 2, echoes+`test $RANK = 0 && echo_of_another
+			c := startAgents(t, 2, echoes+`test $RANK = 0 && echo_of_another
 test $RANK = `+strconv.Itoa(culprit)+` || exec sleep 100
 wait_for $ALL/go; echo "no more disk" >&2; exit 9`, func(_ int, n *testNode) { n.LossNotice = time.Hour })
 			c.waitsForWord(0)
@@ -117,7 +117,7 @@ wait_for $ALL/go; echo "no more disk" >&2; exit 9`, func(_ int, n *testNode) { n
 // TestConnectionBreaksByItself: nobody is lost and nobody else fails. When that is sure, the failure is one like any
 // other.
 func TestConnectionBreaksByItself(t *testing.T) {
-	c := startCompany(t, 2, echoes+`test $TORCHELASTIC_RESTART_COUNT = 0 || { test $RANK = 0 && now > $ALL/again; exit 0; }
+	c := startAgents(t, 2, echoes+`test $TORCHELASTIC_RESTART_COUNT = 0 || { test $RANK = 0 && now > $ALL/again; exit 0; }
 test $RANK = 1 && { sleep 0.5; echo_of_another; } # waits no longer for it
 test $RANK = 0 || exec sleep 100
 now > $ALL/broke; echo_of_another`, func(_ int, n *testNode) { n.LossNotice, n.Restart.MaxRestarts = time.Second, 1 })
@@ -153,7 +153,7 @@ now > $ALL/broke; echo_of_another`, func(_ int, n *testNode) { n.LossNotice, n.R
 func TestEndWhileWaitingForWord(t *testing.T) {
 	for status, end := range map[int]string{143: "signal", 124: "deadline"} {
 		t.Run(end, func(t *testing.T) {
-			c := startCompany(t, 2, echoes+`test $RANK = 0 && echo_of_another
+			c := startAgents(t, 2, echoes+`test $RANK = 0 && echo_of_another
 test $GROUP_WORLD_SIZE = 1 && exit 0; exec sleep 100`, func(_ int, n *testNode) {
 				n.LossNotice = time.Hour
 				if end == "deadline" {
@@ -182,7 +182,7 @@ test $GROUP_WORLD_SIZE = 1 && exit 0; exec sleep 100`, func(_ int, n *testNode) 
 func TestNothingIsHeldBack(t *testing.T) {
 	for name, nodes := range map[string]int{string(job.ScopeProcess): 2, string(job.ScopeNode): 2, string(job.ScopeWorld): 1} {
 		t.Run(name, func(t *testing.T) {
-			c := startCompany(t, nodes, echoes+`test $TORCHELASTIC_RESTART_COUNT = 0 && test $RANK = 0 && echo_of_another
+			c := startAgents(t, nodes, echoes+`test $TORCHELASTIC_RESTART_COUNT = 0 && test $RANK = 0 && echo_of_another
 test $RANK != 0 || touch $ALL/again; wait_for $ALL/again`, func(_ int, n *testNode) {
 				n.LossNotice, n.Restart.MaxRestarts, n.Restart.Scope = time.Hour, 1, job.RestartScope(name)
 			})

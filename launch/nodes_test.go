@@ -24,7 +24,7 @@ wait_for() { while ! test -e $1; do sleep 0.02; done; }
 
 // TestRestartOfAllNodes: a worker fails on one node, and both start again with the same count and name it.
 func TestRestartOfAllNodes(t *testing.T) {
-	c := startCompany(t, 2, see+`test $TORCHELASTIC_RESTART_COUNT = 1 && exit 0
+	c := startAgents(t, 2, see+`test $TORCHELASTIC_RESTART_COUNT = 1 && exit 0
 test $RANK = 3 || exec sleep 100
 echo "no more disk" >&2; exit 7`, func(_ int, n *testNode) { n.Restart.MaxRestarts = 1 })
 	c.ends(0, 0)
@@ -51,7 +51,7 @@ echo "no more disk" >&2; exit 7`, func(_ int, n *testNode) { n.Restart.MaxRestar
 
 // TestFailureIsToldOnEveryNode: the same root cause and the same status everywhere, with the host it happened on.
 func TestFailureIsToldOnEveryNode(t *testing.T) {
-	c := startCompany(t, 3, see+`wait_for $ALL/go; test $RANK = 2 || exec sleep 100
+	c := startAgents(t, 3, see+`wait_for $ALL/go; test $RANK = 2 || exec sleep 100
 printf '{"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "Traceback of it"}}}' > $TORCHELASTIC_ERROR_FILE
 exit 9`, nil)
 	c.lines(6)
@@ -79,7 +79,7 @@ exit 9`, nil)
 
 // TestEchoOfAnotherNode: the first failure by time is a connection that broke when a worker elsewhere died.
 func TestEchoOfAnotherNode(t *testing.T) {
-	c := startCompany(t, 2, see+`if test $RANK = 0; then echo "`+glooLine+`" >&2; touch $ALL/echo; exit 1; fi
+	c := startAgents(t, 2, see+`if test $RANK = 0; then echo "`+glooLine+`" >&2; touch $ALL/echo; exit 1; fi
 wait_for $ALL/echo; sleep 0.3; kill -9 $$`, func(_ int, n *testNode) { n.Procs, n.Restart.Fail = 1, job.QuorumAll })
 	for i, r := range c.ends(137, 137) {
 		_, root, _ := strings.Cut(r.Report, "Root Cause")
@@ -92,7 +92,7 @@ wait_for $ALL/echo; sleep 0.3; kill -9 $$`, func(_ int, n *testNode) { n.Procs, 
 
 // TestFatalCodeElsewhere: it ends the job on every node, and is the root cause although something else failed before.
 func TestFatalCodeElsewhere(t *testing.T) {
-	c := startCompany(t, 2, see+`test $RANK = 0 && { touch $ALL/first; exit 5; }
+	c := startAgents(t, 2, see+`test $RANK = 0 && { touch $ALL/first; exit 5; }
 wait_for $ALL/first; exit 3`, func(_ int, n *testNode) {
 		n.Procs, n.Restart.Fail, n.Fatal, n.Restart.MaxRestarts = 1, job.QuorumNone, "3", 5
 	})
@@ -105,7 +105,7 @@ wait_for $ALL/first; exit 3`, func(_ int, n *testNode) {
 
 // TestNodeIsStopped: SIGTERM of one agent, and the others go on without its node.
 func TestNodeIsStopped(t *testing.T) {
-	c := startCompany(t, 2, see+`test $WORLD_SIZE = 2 && exit 0; exec sleep 100`, nil)
+	c := startAgents(t, 2, see+`test $WORLD_SIZE = 2 && exit 0; exec sleep 100`, nil)
 	c.lines(4)
 	if err := c.nodes[1].cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -137,7 +137,7 @@ exec sleep 100`
 		}, 75},
 	} {
 		t.Run(string(test.v.Kind), func(t *testing.T) {
-			c := startCompany(t, 2, script, func(_ int, n *testNode) {
+			c := startAgents(t, 2, script, func(_ int, n *testNode) {
 				n.Procs, n.Restart.MaxRestarts, n.Restart.Delay = 1, 9, time.Hour
 			})
 			c.lines(4)
@@ -168,7 +168,7 @@ exec sleep 100`
 
 // TestGraceOfAVerdict: workers that do not heed SIGTERM are killed when others may go on without them.
 func TestGraceOfAVerdict(t *testing.T) {
-	c := startCompany(t, 1, see+`trap "" TERM; echo ready >> $ALL/seen; while :; do sleep 0.1; done`,
+	c := startAgents(t, 1, see+`trap "" TERM; echo ready >> $ALL/seen; while :; do sleep 0.1; done`,
 		func(_ int, n *testNode) { n.Procs, n.Grace = 1, time.Hour })
 	c.lines(2)
 	c.said(0, rendezvous.Verdict{
@@ -180,7 +180,7 @@ func TestGraceOfAVerdict(t *testing.T) {
 
 // TestGraceComesLater: the same, said when the workers are being stopped already for a restart.
 func TestGraceComesLater(t *testing.T) {
-	c := startCompany(t, 1, see+`test $RANK = 0 && wait_for $ALL/go && exit 1
+	c := startAgents(t, 1, see+`test $RANK = 0 && wait_for $ALL/go && exit 1
 trap "touch $ALL/asked" TERM; echo ready >> $ALL/seen; while :; do sleep 0.1; done`,
 		func(_ int, n *testNode) { n.Grace, n.Restart.MaxRestarts = time.Hour, 1 })
 	c.lines(3)
@@ -206,7 +206,7 @@ func TestVerdictBeforeTheStart(t *testing.T) {
 	writeFile(t, filepath.Join(code, "slow.py"),
 		"import os, time\nopen(os.environ['ALL'] + '/importing', 'w').close()\nwhile True: time.sleep(0.05)\n")
 	writeFile(t, filepath.Join(code, "train.py"), "import slow\n")
-	c := startCompany(t, 1, "", func(_ int, n *testNode) { n.Python = filepath.Join(code, "train.py") })
+	c := startAgents(t, 1, "", func(_ int, n *testNode) { n.Python = filepath.Join(code, "train.py") })
 	testutil.Eventually(t, time.Minute, "importing", func() bool {
 		_, err := os.Stat(filepath.Join(c.dir, "importing"))
 		return err == nil
@@ -221,7 +221,7 @@ func TestVerdictBeforeTheStart(t *testing.T) {
 func TestSpareIsTold(t *testing.T) {
 	for status, script := range map[int]string{0: "exit 0", 6: "exit 6"} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
-			c := startCompany(t, 1, see+"wait_for $ALL/go;"+script, nil)
+			c := startAgents(t, 1, see+"wait_for $ALL/go;"+script, nil)
 			spare := c.nodes[0].testNode
 			spare.Dir, spare.Index, spare.Spare = filepath.Join(c.dir, "1"), 1, true
 			c.start(spare)
@@ -248,7 +248,7 @@ func TestSpareIsTold(t *testing.T) {
 func TestEndWhileWaiting(t *testing.T) {
 	for status, end := range map[int]string{143: "signal", 124: "deadline"} {
 		t.Run(end, func(t *testing.T) {
-			c := startCompany(t, 2, see+"exec sleep 100", func(i int, n *testNode) {
+			c := startAgents(t, 2, see+"exec sleep 100", func(i int, n *testNode) {
 				n.Procs = 1
 				if end == "deadline" && i == 0 {
 					n.Restart.Deadline = 3 * time.Second
@@ -276,7 +276,7 @@ func TestEndWhileWaiting(t *testing.T) {
 
 // TestSignalBeforeTheFirstRound: nothing ever ran, and nothing is told but the status.
 func TestSignalBeforeTheFirstRound(t *testing.T) {
-	c := startCompany(t, 1, see, func(_ int, n *testNode) { n.Nodes = 2 })
+	c := startAgents(t, 1, see, func(_ int, n *testNode) { n.Nodes = 2 })
 	testutil.Eventually(t, time.Minute, "joining", func() bool {
 		v, err := c.store.CompareAndSet(t.Context(), "r0/node/0", []byte("?"), []byte("?"))
 		return err == nil && string(v) != "?"
@@ -295,7 +295,7 @@ func TestScopes(t *testing.T) {
 		job.ScopeProcess: {1, 2, 1, 1}, job.ScopeNode: {2, 2, 1, 1}, job.ScopeWorld: {2, 2, 2, 2},
 	} {
 		t.Run(string(scope), func(t *testing.T) {
-			c := startCompany(t, 2, see+`if test $RANK$TORCHELASTIC_RESTART_COUNT = 10; then wait_for $ALL/go; echo "it broke" >&2; exit 4; fi
+			c := startAgents(t, 2, see+`if test $RANK$TORCHELASTIC_RESTART_COUNT = 10; then wait_for $ALL/go; echo "it broke" >&2; exit 4; fi
 wait_for $ALL/end`, func(_ int, n *testNode) { n.Restart.Scope, n.Restart.MaxRestarts = scope, 1 })
 			c.lines(4)
 			writeFile(t, filepath.Join(c.dir, "go"), "")
@@ -333,7 +333,7 @@ wait_for $ALL/end`, func(_ int, n *testNode) { n.Restart.Scope, n.Restart.MaxRes
 
 // TestScopeLimits: restarts of one worker are counted, and the one too many ends the job on every node.
 func TestScopeLimits(t *testing.T) {
-	c := startCompany(t, 2, see+`test $RANK = 1 || exec sleep 100; exit 4`, func(_ int, n *testNode) {
+	c := startAgents(t, 2, see+`test $RANK = 1 || exec sleep 100; exit 4`, func(_ int, n *testNode) {
 		n.Restart.Scope, n.Restart.MaxRestarts, n.Restart.Delay = job.ScopeProcess, 2, 10*time.Millisecond
 	})
 	c.ends(4, 4)
@@ -344,7 +344,7 @@ func TestScopeLimits(t *testing.T) {
 
 // TestLingerOfTheWorld: rank 0 has succeeded, and workers on another node may go on for the linger time only.
 func TestLingerOfTheWorld(t *testing.T) {
-	c := startCompany(t, 2, see+`test $RANK = 0 && { wait_for $ALL/go; exit 0; }; trap "echo asked >> $ALL/seen; exit 5" TERM
+	c := startAgents(t, 2, see+`test $RANK = 0 && { wait_for $ALL/go; exit 0; }; trap "echo asked >> $ALL/seen; exit 5" TERM
 while :; do sleep 0.05; done`, func(_ int, n *testNode) {
 		n.Procs, n.Restart.Success, n.Restart.Linger = 1, job.QuorumRank0, 300*time.Millisecond
 	})
@@ -359,7 +359,7 @@ while :; do sleep 0.05; done`, func(_ int, n *testNode) {
 // TestSilentNode: one that was killed says nothing about its failures. Whoever waits for it is patient, and a second
 // signal ends that.
 func TestSilentNode(t *testing.T) {
-	c := startCompany(t, 2, see+"test $RANK = 0 && wait_for $ALL/go && exit 3; exec sleep 100",
+	c := startAgents(t, 2, see+"test $RANK = 0 && wait_for $ALL/go && exit 3; exec sleep 100",
 		func(_ int, n *testNode) { n.Grace = time.Hour })
 	c.lines(4)
 	if err := c.nodes[1].cmd.Process.Kill(); err != nil {
@@ -382,7 +382,7 @@ func TestSilentNode(t *testing.T) {
 
 // TestHandlerFails: an error that the handler did not turn into a verdict ends the job, and the workers with it.
 func TestHandlerFails(t *testing.T) {
-	c := startCompany(t, 1, `echo $$ >> $ALL/seen; test $RANK = 1 || exec sleep 100; while ! test -e $ALL/go; do sleep 0.02; done; exit 3`,
+	c := startAgents(t, 1, `echo $$ >> $ALL/seen; test $RANK = 1 || exec sleep 100; while ! test -e $ALL/go; do sleep 0.02; done; exit 3`,
 		nil)
 	pids := c.lines(2)
 	if err := c.server.Close(); err != nil {
@@ -405,7 +405,7 @@ func TestHandlerFails(t *testing.T) {
 
 // A node that is stopped while it waits for the next round: none of its workers is left, and the status file says so.
 func TestStoppedBetweenRounds(t *testing.T) {
-	c := startCompany(t, 2, see+`exec sleep 100`, nil)
+	c := startAgents(t, 2, see+`exec sleep 100`, nil)
 	c.lines(4)
 	_ = c.nodes[1].cmd.Process.Kill()
 	c.said(0, rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: "NodeLost", Message: "node-1 is lost", Rank: -1})
@@ -441,7 +441,7 @@ with open(os.environ["ALL"] + f"/pids.{rank}.{number}", "a") as f: f.write(f"{os
 with open(os.environ["ALL"] + "/seen", "a") as f: f.write("python\n")
 if number == "0": time.sleep(100)
 `)
-	c := startCompany(t, 2, see+`echo $$ >> $ALL/pids.$GROUP_RANK.$MUSTER_ROUND; test $MUSTER_ROUND = 1 && exit 0; exec sleep 100`,
+	c := startAgents(t, 2, see+`echo $$ >> $ALL/pids.$GROUP_RANK.$MUSTER_ROUND; test $MUSTER_ROUND = 1 && exit 0; exec sleep 100`,
 		func(i int, n *testNode) {
 			if i == 1 {
 				n.Lease = 4 * time.Second
@@ -498,7 +498,7 @@ sleep 6; touch $ALL/saved; exit 0`, func(i int, n *testNode) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			j := startCompany(t, 2, see+c.script, c.set)
+			j := startAgents(t, 2, see+c.script, c.set)
 			j.wait(0)
 			j.wait(1)
 			if _, err := os.Stat(filepath.Join(j.dir, "saved")); err != nil {
@@ -511,7 +511,7 @@ sleep 6; touch $ALL/saved; exit 0`, func(i int, n *testNode) {
 // TestLeaseWithoutGuardian: a lease that ends while the agent runs ends the workers, too: as PID 1 it has no guardian.
 // Where the others have not missed this node they are told, since they wait for its workers.
 func TestLeaseWithoutGuardian(t *testing.T) {
-	c := startCompany(t, 2, see+`test $MUSTER_ROUND = 1 && exit 0; exec sleep 100`, func(i int, n *testNode) {
+	c := startAgents(t, 2, see+`test $MUSTER_ROUND = 1 && exit 0; exec sleep 100`, func(i int, n *testNode) {
 		if i == 1 {
 			n.Lease, n.Alone = 2*time.Second, true
 		}
@@ -528,7 +528,7 @@ func TestLeaseWithoutGuardian(t *testing.T) {
 // TestRoundsBeginAlike: restarts on one node alone are counted there, but in a new round all nodes start with the same
 // count again, whoever asks for that round.
 func TestRoundsBeginAlike(t *testing.T) {
-	c := startCompany(t, 2, see+`test $MUSTER_ROUND = 0 && test $RANK$TORCHELASTIC_RESTART_COUNT = 00 && exit 4
+	c := startAgents(t, 2, see+`test $MUSTER_ROUND = 0 && test $RANK$TORCHELASTIC_RESTART_COUNT = 00 && exit 4
 test $MUSTER_ROUND = 1 && exit 0
 exec sleep 100`, func(_ int, n *testNode) {
 		n.Restart.Scope, n.Restart.MaxRestarts, n.Restart.Delay = job.ScopeNode, 3, time.Millisecond

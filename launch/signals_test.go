@@ -19,7 +19,7 @@ import (
 func TestSignalToEverybody(t *testing.T) {
 	for i := range 8 {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
-			c := startCompany(t, 2, `echo $$ > $ALL/pid.$RANK.new; mv $ALL/pid.$RANK.new $ALL/pid.$RANK; `+see+`exec sleep 100`,
+			c := startAgents(t, 2, `echo $$ > $ALL/pid.$RANK.new; mv $ALL/pid.$RANK.new $ALL/pid.$RANK; `+see+`exec sleep 100`,
 				func(_ int, n *testNode) { n.Procs, n.Grace = 1, 10*time.Second })
 			c.lines(2)
 			text, _ := os.ReadFile(filepath.Join(c.dir, "pid.0"))
@@ -46,7 +46,7 @@ func TestSignalToEverybody(t *testing.T) {
 // TestSignalWhileNobodyRuns: a signal for workers that comes between two rounds is for none of them. The next ones die
 // of it, or take it for word of a preemption.
 func TestSignalWhileNobodyRuns(t *testing.T) {
-	c := startCompany(t, 2, `trap "exit 9" USR1; trap "exit 0" USR2; `+see+`while :; do sleep 0.05; done`, nil)
+	c := startAgents(t, 2, `trap "exit 9" USR1; trap "exit 0" USR2; `+see+`while :; do sleep 0.05; done`, nil)
 	c.lines(4)
 	_ = c.nodes[1].cmd.Process.Kill()
 	c.said(0, rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: "NodeLost", Message: "node-1 is lost", Rank: -1})

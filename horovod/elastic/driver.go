@@ -99,7 +99,7 @@ type Driver struct {
 	cfg    Config
 	server *kv.Server
 	m      *machine
-	tell   *teller
+	tell   *notifier
 
 	events  chan func() // handled by the loop, one at a time
 	stopped chan struct{}
@@ -135,7 +135,7 @@ func New(cfg Config) (*Driver, error) {
 		cfg: cfg, m: newMachine(cfg.Rules, time.Now()), events: make(chan func()), stopped: make(chan struct{}),
 		parked: map[string][]chan string{}, procs: map[int]*process{},
 	}
-	d.tell = newTeller(cfg.Log, cfg.Dialer)
+	d.tell = newNotifier(cfg.Log, cfg.Dialer)
 	d.server = kv.New(asked{d})
 	if cfg.Clients != nil {
 		d.server.Only(cfg.Clients)

@@ -13,7 +13,7 @@ import (
 // of the round has entered it. Ours are kept alive meanwhile. When the round ends instead, because a worker of others
 // has failed for instance, that is a *RoundOverError; when an agent closes the rendezvous, ErrClosed. It may be called
 // again in the same round.
-func (b *Bridge) Barrier(ctx context.Context, company func() []Peer, changed <-chan struct{}) error {
+func (b *Bridge) Barrier(ctx context.Context, peers func() []Peer, changed <-chan struct{}) error {
 	r := b.joined
 	if r == nil {
 		return errors.New("cannot enter the exit barrier: no round was joined")
@@ -29,7 +29,7 @@ func (b *Bridge) Barrier(ctx context.Context, company func() []Peer, changed <-c
 		}
 		r.entered = true
 	}
-	err := b.meanwhile(ctx, &pursuit{company: company, changed: changed, excused: b.finished}, func(ctx context.Context) error {
+	err := b.meanwhile(ctx, &goal{peers: peers, changed: changed, excused: b.finished}, func(ctx context.Context) error {
 		return b.cfg.Store.Wait(ctx, r.exit()...)
 	})
 	if errors.Is(err, ErrClosed) {

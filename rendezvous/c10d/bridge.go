@@ -73,7 +73,7 @@ type Bridge struct {
 	text     []byte    // what the store held when we looked last; nil before
 	state    *State    // the same, read
 	ours     Nodes     // our nodes that may be in the state
-	company  []Peer    // as it was when the last decision was made
+	peers    []Peer    // as it was when the last decision was made
 	joined   *round    // what Join returned last, nil before
 	master   master    // where the workers of that round met
 	own      ownMaster // what the caller's function returned last
@@ -118,13 +118,13 @@ func (b *Bridge) Appeared(ctx context.Context) error {
 
 // Stay keeps all of ours alive, and returns why the round that Join returned is over: a member was lost or has left, or
 // somebody waits to join. The error is ErrClosed where an agent has closed the rendezvous: its workers have failed for
-// good. See Join for company and changed; whoever is new in the company is put on the list of those who wait.
-func (b *Bridge) Stay(ctx context.Context, company func() []Peer, changed <-chan struct{}) (reason string, err error) {
+// good. See Join for peers and changed; whoever is new among the peers is put on the list of those who wait.
+func (b *Bridge) Stay(ctx context.Context, peers func() []Peer, changed <-chan struct{}) (reason string, err error) {
 	if b.joined == nil {
 		return "", errors.New("cannot stay in a round: none was joined")
 	}
 	b.tell(progress{phase: phaseStay})
-	d, err := b.drive(ctx, &pursuit{want: WantStay, company: company, changed: changed, excused: b.finished})
+	d, err := b.drive(ctx, &goal{want: WantStay, peers: peers, changed: changed, excused: b.finished})
 	if err != nil && !errors.Is(err, ErrClosed) {
 		return "", err
 	}
@@ -133,11 +133,11 @@ func (b *Bridge) Stay(ctx context.Context, company func() []Peer, changed <-chan
 
 // Hold keeps all of ours alive until ctx ends, whatever becomes of the round: while their workers stop. Then it returns
 // nil.
-func (b *Bridge) Hold(ctx context.Context, company func() []Peer) error {
+func (b *Bridge) Hold(ctx context.Context, peers func() []Peer) error {
 	if b.joined == nil {
 		return errors.New("cannot hold a round: none was joined")
 	}
-	_, err := b.drive(ctx, &pursuit{want: WantStay, company: company, hold: true})
+	_, err := b.drive(ctx, &goal{want: WantStay, peers: peers, hold: true})
 	if ctx.Err() == nil {
 		return err
 	}
@@ -147,7 +147,7 @@ func (b *Bridge) Hold(ctx context.Context, company func() []Peer) error {
 // Leave takes all of ours out of the rendezvous, which stays open for the others.
 func (b *Bridge) Leave(ctx context.Context) error {
 	b.tell(progress{phase: phaseLeave})
-	if _, err := b.drive(ctx, &pursuit{want: WantExit, deadline: b.deadline(WantExit)}); err != nil {
+	if _, err := b.drive(ctx, &goal{want: WantExit, deadline: b.deadline(WantExit)}); err != nil {
 		return fmt.Errorf("cannot leave rendezvous %q: %w", b.cfg.RunID, err)
 	}
 	b.ours, b.joined = Nodes{}, nil
@@ -157,28 +157,28 @@ func (b *Bridge) Leave(ctx context.Context) error {
 // Close closes the rendezvous: agents of torchrun that are not done yet end with an error, spares without.
 func (b *Bridge) Close(ctx context.Context) error {
 	b.tell(progress{phase: phaseLeave})
-	if _, err := b.drive(ctx, &pursuit{want: WantClose, deadline: b.deadline(WantClose)}); err != nil {
+	if _, err := b.drive(ctx, &goal{want: WantClose, deadline: b.deadline(WantClose)}); err != nil {
 		return fmt.Errorf("cannot close rendezvous %q: %w", b.cfg.RunID, err)
 	}
 	return nil
 }
 
-// pursuit is what drive is after.
-type pursuit struct {
+// goal is what drive is after.
+type goal struct {
 	want     Want
 	deadline time.Duration
-	company  func() []Peer   // nil for nobody
+	peers    func() []Peer   // nil for nobody
 	changed  <-chan struct{} // nil for never
 	excused  func(context.Context) (int, error)
 	nobody   int             // how many excused said last
 	hold     bool            // whether to go on when the round is over
-	done     <-chan struct{} // ends the pursuit when it is closed
+	done     <-chan struct{} // ends the goal when it is closed
 	lost     func() string   // says why the round is over that Step cannot know, "" for no reason
 }
 
-// drive looks at the state, asks Step, and writes what it says, until that ends the pursuit: then it returns the last
+// drive looks at the state, asks Step, and writes what it says, until that ends the goal: then it returns the last
 // decision, with an error where it is one.
-func (b *Bridge) drive(ctx context.Context, p *pursuit) (Decision, error) {
+func (b *Bridge) drive(ctx context.Context, p *goal) (Decision, error) {
 	for fresh := false; ; {
 		if !fresh {
 			if err := b.read(ctx); err != nil {
@@ -230,14 +230,14 @@ func (b *Bridge) drive(ctx context.Context, p *pursuit) (Decision, error) {
 
 // decide asks Step about the state as it was read last, and adds what Step leaves to us: who is excused, and what a
 // rendezvous that was closed means.
-func (b *Bridge) decide(ctx context.Context, p *pursuit) (Decision, error) {
+func (b *Bridge) decide(ctx context.Context, p *goal) (Decision, error) {
 	var members []Node
 	ours := make(Nodes, len(b.ours))
-	b.company = nil
-	if p.company != nil {
-		b.company = p.company()
+	b.peers = nil
+	if p.peers != nil {
+		b.peers = p.peers()
 	}
-	for _, f := range b.company {
+	for _, f := range b.peers {
 		if !ours.Has(f.Node) {
 			members, ours[f.Node] = append(members, f.Node), struct{}{}
 		}

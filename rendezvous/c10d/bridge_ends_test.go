@@ -54,7 +54,7 @@ func TestBridgeMemberLost(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, 1, 2, func(cr *crowd) {
-				b, p := cr.company(nil, c.ours), cr.peer("m")
+				b, p := cr.group(nil, c.ours), cr.peer("m")
 				var j c10d.Joined
 				together(func() { j = b.mustJoin() }, func() { p.join(); c.lose(p) })
 				if j.Round == 0 || j.GroupWorldSize != 1 || j.MasterPort != 100*int(c.ours[0]) {
@@ -71,7 +71,7 @@ func TestBridgeMemberLost(t *testing.T) {
 // TestBridgeTimeout has too few nodes: the error comes in time, and says who is there.
 func TestBridgeTimeout(t *testing.T) {
 	bubble(t, 4, 4, func(c *crowd) {
-		b, p := c.company(nil, "a", "b"), c.peer("m")
+		b, p := c.group(nil, "a", "b"), c.peer("m")
 		begin := time.Now()
 		together(func() {
 			_, err := b.join()
@@ -134,7 +134,7 @@ func TestBridgeBarrier(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, 3, 3, func(cr *crowd) {
-				b, p := cr.company(nil, "a", "b"), cr.peer("m")
+				b, p := cr.group(nil, "a", "b"), cr.peer("m")
 				together(func() { b.mustJoin() }, func() { p.join(); p.brings(1) })
 				p.live()
 				var err error
@@ -163,7 +163,7 @@ func TestBridgeExcuses(t *testing.T) {
 	for name, in := range map[string]int64{"in the barrier": 1, "nowhere": 0} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, 2, 2, func(c *crowd) {
-				b, p := c.company(nil, "a"), c.peer("m")
+				b, p := c.group(nil, "a"), c.peer("m")
 				together(func() { b.mustJoin() }, func() { p.join(); p.brings(1) })
 				if _, err := c.store.Add(c.ctx, p.key("torchelastic/agent/terminal_state/num_members"), in); err != nil {
 					t.Fatal(err)
@@ -183,7 +183,7 @@ func TestBridgeExcuses(t *testing.T) {
 // TestBridgeClosed lets a peer close the rendezvous in the middle of a round: its workers have failed for good.
 func TestBridgeClosed(t *testing.T) {
 	bubble(t, 2, 2, func(c *crowd) {
-		b, spare, p := c.company(nil, "a"), c.company(nil, "s"), c.peer("m")
+		b, spare, p := c.group(nil, "a"), c.group(nil, "s"), c.peer("m")
 		together(func() { b.mustJoin() }, func() { p.join(); p.brings(1) })
 		p.live()
 		together(func() {
@@ -211,8 +211,8 @@ func TestBridgeClosed(t *testing.T) {
 // TestBridgeClocks tells of each clock that differs, once.
 func TestBridgeClocks(t *testing.T) {
 	bubble(t, 2, 2, func(c *crowd) {
-		b := c.company(nil, "a")
-		other := c.company(func(cfg *c10d.BridgeConfig) { cfg.ClockOffset = time.Minute }, "m")
+		b := c.group(nil, "a")
+		other := c.group(func(cfg *c10d.BridgeConfig) { cfg.ClockOffset = time.Minute }, "m")
 		together(func() { b.mustJoin() }, func() { other.mustJoin() })
 		ctx, cancel := context.WithTimeout(c.ctx, 5*time.Minute)
 		defer cancel()
@@ -241,7 +241,7 @@ func TestBridgeEnds(t *testing.T) {
 		return context.WithTimeoutCause(c.ctx, time.Minute, cause)
 	}
 	bubble(t, 2, 2, func(c *crowd) {
-		b, p := c.company(nil, "a"), c.peer("m")
+		b, p := c.group(nil, "a"), c.peer("m")
 		ctx, cancel := soon(c)
 		defer cancel()
 		if err := b.Appeared(ctx); !errors.Is(err, cause) {
@@ -341,7 +341,7 @@ func (slow) CompareAndSet(ctx context.Context, _ string, _, _ []byte) ([]byte, e
 // TestBridgeStoreHangs bounds each call.
 func TestBridgeStoreHangs(t *testing.T) {
 	bubble(t, 1, 1, func(c *crowd) {
-		b := c.company(func(cfg *c10d.BridgeConfig) { cfg.Store, cfg.ReadTimeout = slow{cfg.Store}, 7*time.Second }, "a")
+		b := c.group(func(cfg *c10d.BridgeConfig) { cfg.Store, cfg.ReadTimeout = slow{cfg.Store}, 7*time.Second }, "a")
 		begin := time.Now()
 		if _, err := b.join(); err == nil || !strings.Contains(err.Error(), "the store has not answered for 7s") ||
 			time.Since(begin) != 7*time.Second {

@@ -20,7 +20,7 @@ import (
 // TestBridges is the life of a job between two bridges, each of which takes the other's nodes for torchrun's.
 func TestBridges(t *testing.T) {
 	bubble(t, 3, 6, func(c *crowd) {
-		one, two := c.company(nil, "b", "d"), c.company(nil, "a", "c", "e")
+		one, two := c.group(nil, "b", "d"), c.group(nil, "a", "c", "e")
 		two.peers[2].Role = "other"
 		var j1, j2 c10d.Joined
 		var err error
@@ -76,7 +76,7 @@ func TestBridges(t *testing.T) {
 			t.Errorf("joined round %d with %v, %v", j1.Round, j1.Names, j2.Names)
 		}
 
-		// All succeed, one company much later.
+		// All succeed, one group much later.
 		together(func() {
 			if err := one.Barrier(c.ctx, one.who, one.changed); err != nil {
 				t.Error(err)
@@ -113,7 +113,7 @@ func TestBridgeManyNodes(t *testing.T) {
 		for i := range 4000 {
 			names = append(names, fmt.Sprintf("node%04d", i))
 		}
-		many, few := c.company(nil, names...), c.company(nil, "a", "z")
+		many, few := c.group(nil, names...), c.group(nil, "a", "z")
 		for i := range many.peers {
 			many.peers[i].LocalWorldSize = 8
 		}
@@ -163,7 +163,7 @@ func TestBridgeForeignState(t *testing.T) {
 				if err := c2.store.Set(c2.ctx, stateKey, []byte(c.text)); err != nil {
 					t.Fatal(err)
 				}
-				b := c2.company(nil, "b")
+				b := c2.group(nil, "b")
 				_, err := b.join()
 				if err == nil || !strings.Contains(err.Error(), c.want) ||
 					!strings.Contains(err.Error(), `key "/torch.rendezvous.job" of the store`) {
@@ -212,7 +212,7 @@ func TestBridgeNonsense(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, 2, 2, func(cr *crowd) {
-				b, p := cr.company(nil, c.ours), cr.peer("m")
+				b, p := cr.group(nil, c.ours), cr.peer("m")
 				together(func() {
 					_, err := b.join()
 					if err == nil || !strings.Contains(err.Error(), "cannot use what key") || !strings.Contains(err.Error(), c.key) {
@@ -240,7 +240,7 @@ func TestBridgeSaysAgain(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, 2, 2, func(cr *crowd) {
-				b, p := cr.company(nil, "z"), cr.peer("m")
+				b, p := cr.group(nil, "z"), cr.peer("m")
 				s := c10d.NewState()
 				s.Round = 3
 				text, err := c10d.Encode(s)
@@ -277,7 +277,7 @@ func TestBridgeSaysAgain(t *testing.T) {
 // the workers still meet at the store of the node that had it before.
 func TestBridgeKeepsOurStore(t *testing.T) {
 	bubble(t, 3, 3, func(c *crowd) {
-		b, p := c.company(nil, "a", "b"), c.peer("m")
+		b, p := c.group(nil, "a", "b"), c.peer("m")
 		var first, second c10d.Joined
 		together(func() { first = b.mustJoin() }, func() { p.join(); p.brings(1) })
 		together(func() { second = b.mustJoin() }, func() {

@@ -48,16 +48,16 @@ func bubble(t *testing.T, minNodes, maxNodes int, f func(c *crowd)) {
 	})
 }
 
-// company is a bridge and its nodes.
-type company struct {
+// group is a bridge and its nodes.
+type group struct {
 	*c10d.Bridge
 	*crowd
 	peers   []c10d.Peer
 	changed chan struct{}
 }
 
-// company makes a bridge for nodes, each with as many workers as its place says, from 1 on.
-func (c *crowd) company(change func(*c10d.BridgeConfig), names ...string) *company {
+// group makes a bridge for nodes, each with as many workers as its place says, from 1 on.
+func (c *crowd) group(change func(*c10d.BridgeConfig), names ...string) *group {
 	c.Helper()
 	cfg := c10d.BridgeConfig{Store: c.space.Client(), RunID: "job", Settings: c.set, Log: zerolog.New(&c.log)}
 	if change != nil {
@@ -67,16 +67,16 @@ func (c *crowd) company(change func(*c10d.BridgeConfig), names ...string) *compa
 	if err != nil {
 		c.Fatal(err)
 	}
-	b2 := &company{Bridge: b, crowd: c, changed: make(chan struct{}, 1)}
+	b2 := &group{Bridge: b, crowd: c, changed: make(chan struct{}, 1)}
 	for i, name := range names {
 		b2.peers = append(b2.peers, c10d.Peer{Node: named(name), Role: "default", LocalWorldSize: i + 1})
 	}
 	return b2
 }
 
-func (b *company) who() []c10d.Peer { return b.peers }
+func (b *group) who() []c10d.Peer { return b.peers }
 
-func (b *company) master(_ context.Context, f c10d.Peer, served bool) (string, int, error) {
+func (b *group) master(_ context.Context, f c10d.Peer, served bool) (string, int, error) {
 	// Port by name: addresses are looked up, and there is no network in a bubble.
 	port := 100 * int(f.Node.Addr[0])
 	if !served {
@@ -85,11 +85,11 @@ func (b *company) master(_ context.Context, f c10d.Peer, served bool) (string, i
 	return "127.0.0.1", port, nil
 }
 
-func (b *company) join() (c10d.Joined, error) {
+func (b *group) join() (c10d.Joined, error) {
 	return b.Join(b.ctx, b.who, b.changed, b.master)
 }
 
-func (b *company) mustJoin() c10d.Joined {
+func (b *group) mustJoin() c10d.Joined {
 	b.Helper()
 	j, err := b.join()
 	if err != nil {
@@ -98,7 +98,7 @@ func (b *company) mustJoin() c10d.Joined {
 	return j
 }
 
-func (b *company) stay() (string, error) { return b.Stay(b.ctx, b.who, b.changed) }
+func (b *group) stay() (string, error) { return b.Stay(b.ctx, b.who, b.changed) }
 
 // together runs all of f at the same time and waits for them.
 func together(f ...func()) {

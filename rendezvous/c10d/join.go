@@ -91,27 +91,27 @@ func (r *round) exit() []string {
 // Join takes all of ours out of the round before, whose workers must have stopped, and into the next one. It returns
 // when that is complete and all agents have said what they bring into it.
 //
-// company returns the nodes of ours as they are now, the most important first; it is asked whenever there is something
-// to decide. Who is too many becomes a spare. A value on changed, which may be nil, says that the company has changed.
+// peers returns the nodes of ours as they are now, the most important first; it is asked whenever there is something
+// to decide. Who is too many becomes a spare. A value on changed, which may be nil, says that the peers have changed.
 //
 // It returns ErrClosed, ErrSpared or ErrTimeout when no round follows. After any other error our nodes are still where
 // they were, and others may begin a round with them: Leave, or Join again.
-func (b *Bridge) Join(ctx context.Context, company func() []Peer, changed <-chan struct{}, where Master) (Joined, error) {
+func (b *Bridge) Join(ctx context.Context, peers func() []Peer, changed <-chan struct{}, where Master) (Joined, error) {
 	b.joined = nil
 	deadline := b.deadline(WantJoin)
 	for {
 		b.tell(progress{phase: phaseJoin})
-		if _, err := b.drive(ctx, &pursuit{want: WantExit, deadline: deadline}); err != nil {
+		if _, err := b.drive(ctx, &goal{want: WantExit, deadline: deadline}); err != nil {
 			return Joined{}, b.notJoined(err)
 		}
-		d, err := b.drive(ctx, &pursuit{want: WantJoin, deadline: deadline, company: company, changed: changed})
+		d, err := b.drive(ctx, &goal{want: WantJoin, deadline: deadline, peers: peers, changed: changed})
 		if err != nil {
 			return Joined{}, b.notJoined(err)
 		}
 		if b.joined, err = b.begun(d.Round); err != nil {
 			return Joined{}, err
 		}
-		j, err := b.share(ctx, company, where)
+		j, err := b.share(ctx, peers, where)
 		over, again := errors.AsType[*RoundOverError](err)
 		if !again {
 			if err != nil {
@@ -152,7 +152,7 @@ func (b *Bridge) begun(r Round) (*round, error) {
 	for n, rank := range r.Ranks {
 		j.order[rank] = n
 	}
-	for _, f := range b.company {
+	for _, f := range b.peers {
 		if _, in := r.Ranks[f.Node]; in {
 			if f.LocalWorldSize < 1 {
 				return nil, fmt.Errorf("node %s has %d workers, want at least 1", f.Node, f.LocalWorldSize)
@@ -215,15 +215,15 @@ func (b *Bridge) holdsBack(members []Node, now Instant) bool {
 
 // share does what all agents of a complete round do together, while ours are kept alive. A round that ends meanwhile is
 // a *RoundOverError.
-func (b *Bridge) share(ctx context.Context, company func() []Peer, where Master) (Joined, error) {
+func (b *Bridge) share(ctx context.Context, peers func() []Peer, where Master) (Joined, error) {
 	x := &exchange{
 		log: b.cfg.Log, store: b.cfg.Store, timeout: b.cfg.ReadTimeout, round: b.joined, where: where, before: b.master, own: b.own,
 		prefix: b.prefix, rendezvous: b.key,
 	}
 	b.tell(progress{phase: phaseShare, waits: x.waits.Load})
-	err := b.meanwhile(ctx, &pursuit{
+	err := b.meanwhile(ctx, &goal{
 		// All may be silent: whoever waits for a key does not write.
-		company: company, nobody: len(b.joined.order), lost: func() string { return b.lostInExchange(x.waits.Load()) },
+		peers: peers, nobody: len(b.joined.order), lost: func() string { return b.lostInExchange(x.waits.Load()) },
 	}, x.run)
 	if err != nil {
 		return Joined{}, err
@@ -233,7 +233,7 @@ func (b *Bridge) share(ctx context.Context, company func() []Peer, where Master)
 }
 
 // meanwhile runs f beside p, which stays in the round that was joined last. It returns f's error, or a *RoundOverError.
-func (b *Bridge) meanwhile(ctx context.Context, p *pursuit, f func(context.Context) error) error {
+func (b *Bridge) meanwhile(ctx context.Context, p *goal, f func(context.Context) error) error {
 	run, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})
 	var result error

@@ -72,7 +72,7 @@ func TestBridgeKeepsTheirStore(t *testing.T) {
 			if err := cr.store.Set(ctx, stateKey, text); err != nil {
 				t.Fatal(err)
 			}
-			b, p := cr.company(func(cfg *c10d.BridgeConfig) { cfg.Log = zerolog.New(zerolog.NewTestWriter(t)) }, "a"), cr.peer("m")
+			b, p := cr.group(func(cfg *c10d.BridgeConfig) { cfg.Log = zerolog.New(zerolog.NewTestWriter(t)) }, "a"), cr.peer("m")
 			p.round.Number = 2
 			p.say("MASTER_ADDR", "127.0.0.1")
 			p.say("MASTER_PORT", fmt.Sprint(port))

@@ -30,17 +30,17 @@ type fleet struct {
 	agents   []*agent
 	upstream *upstream // nil where all agents are ours
 	made     int
-	// companies says whether an agent of ours may have several nodes.
-	companies bool
-	log       []string
+	// groups says whether an agent of ours may have several nodes.
+	groups bool
+	log    []string
 }
 
-func newFleet(t testing.TB, seed uint64, u *upstream, companies bool) *fleet {
+func newFleet(t testing.TB, seed uint64, u *upstream, groups bool) *fleet {
 	r := rand.New(rand.NewPCG(seed, 0))
 	minNodes := 1 + r.IntN(4)
 	s := c10d.DefaultSettings(minNodes, minNodes+r.IntN(4))
 	s.LastCall = time.Duration(1+r.IntN(30)) * time.Second
-	f := &fleet{world: newWorld(t, s.MaxNodes), r: r, settings: s, upstream: u, companies: companies}
+	f := &fleet{world: newWorld(t, s.MaxNodes), r: r, settings: s, upstream: u, groups: groups}
 	f.latency = func() time.Duration {
 		if r.IntN(50) == 0 {
 			return time.Duration(r.Int64N(int64(2 * time.Second)))
@@ -107,7 +107,7 @@ func (f *fleet) join() {
 		a = &agent{brain: &theirs{f: f, node: node}}
 	} else {
 		nodes := []c10d.Node{node}
-		if f.companies && f.r.IntN(3) == 0 {
+		if f.groups && f.r.IntN(3) == 0 {
 			for range 1 + f.r.IntN(3) {
 				nodes = append(nodes, f.newNode())
 			}
@@ -129,7 +129,7 @@ func (f *fleet) happen() {
 		return
 	}
 	a := live[f.r.IntN(len(live))]
-	if b, ok := a.brain.(*ours); ok && f.companies && f.r.IntN(3) == 0 {
+	if b, ok := a.brain.(*ours); ok && f.groups && f.r.IntN(3) == 0 {
 		f.change(a, b)
 		return
 	}
@@ -151,7 +151,7 @@ func (f *fleet) happen() {
 	}
 }
 
-// change lets a node come into a company or leave it.
+// change lets a node come into a group or leave it.
 func (f *fleet) change(a *agent, b *ours) {
 	if f.size() < 8 && f.r.IntN(2) == 0 {
 		n := f.newNode()
@@ -217,8 +217,8 @@ func (f *fleet) settled() {
 }
 
 // simulate runs one fleet: a start, a while in which things happen, and long enough without any.
-func simulate(t testing.TB, seed uint64, u *upstream, companies bool) *fleet {
-	f := newFleet(t, seed, u, companies)
+func simulate(t testing.TB, seed uint64, u *upstream, groups bool) *fleet {
+	f := newFleet(t, seed, u, groups)
 	for range 1 + f.r.IntN(6) {
 		f.join()
 	}
@@ -247,8 +247,8 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
-// TestCompanySimulation is TestSimulation with agents that have several nodes, which come and go.
-func TestCompanySimulation(t *testing.T) {
+// TestPeersSimulation is TestSimulation with agents that have several nodes, which come and go.
+func TestPeersSimulation(t *testing.T) {
 	for seed := range uint64(soak(60, 20000)) {
 		f := simulate(t, seed, nil, true)
 		f.run(quiet)

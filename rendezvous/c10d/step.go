@@ -79,7 +79,7 @@ type Input struct {
 	// State is what was read from the store or came back from the last write, nil for NoState. Step does not change it.
 	State *State
 	// Members are the nodes of ours that shall take part, each once. Where there are fewer places than members, those
-	// in front get them. Most agents have one; a company of thousands costs one decision and one write all the same.
+	// in front get them. Most agents have one; a peers of thousands costs one decision and one write all the same.
 	Members []Node
 	// Leaving are nodes of ours that shall be in no list any more, whatever Want says of the Members. Seen must know
 	// both as ours.

@@ -23,7 +23,7 @@ import (
 	"muster/rendezvous/tcpstore"
 )
 
-// mixed is a job of real torchrun agents and a company of ours, which a Bridge stands for.
+// mixed is a job of real torchrun agents and a group of ours, which a Bridge stands for.
 type mixed struct {
 	*testing.T
 	ctx      context.Context
@@ -33,7 +33,7 @@ type mixed struct {
 	env      []string
 	endpoint string
 	meet     *tcpstore.Server // where workers meet when rank 0 is ours
-	company  []c10d.Peer
+	group    []c10d.Peer
 	changed  chan struct{}
 	*c10d.Bridge
 	store   *tcpstore.Client
@@ -115,7 +115,7 @@ func newMixed(t *testing.T, c mixedConfig) *mixed {
 	t.Cleanup(func() { store.Close() })
 	m.store = store
 	for i, name := range c.names {
-		m.company = append(m.company, c10d.Peer{Node: c10d.Node{Addr: name, PID: int64(i)}, Role: "default", LocalWorldSize: 1})
+		m.group = append(m.group, c10d.Peer{Node: c10d.Node{Addr: name, PID: int64(i)}, Role: "default", LocalWorldSize: 1})
 	}
 	set := c10d.DefaultSettings(c.min, c.max)
 	set.LastCall = 2 * time.Second
@@ -212,7 +212,7 @@ func (m *mixed) ends(a *torchrun) int {
 	return a.ProcessState.ExitCode()
 }
 
-func (m *mixed) peers() []c10d.Peer { return m.company }
+func (m *mixed) peers() []c10d.Peer { return m.group }
 
 // master empties the store that our agents serve to the workers, and says where it is.
 func (m *mixed) master(_ context.Context, _ c10d.Peer, served bool) (string, int, error) {

@@ -241,8 +241,8 @@ func (w *world) checkRound(a *agent, nodes []c10d.Node, ours bool) {
 // ours is an agent of ours: Step, and the order in which a Bridge asks it.
 type ours struct {
 	w        *world
-	nodes    []c10d.Node // one, or a company of several
-	gone     []c10d.Node // those that have left the company
+	nodes    []c10d.Node // one, or a group of several
+	gone     []c10d.Node // those that have left the group
 	settings c10d.Settings
 	skew     time.Duration // how far its wall clock is ahead
 	boot     time.Duration // what its monotonic clock begins with

@@ -41,13 +41,13 @@ type trial struct {
 	ends     map[string]string       // how each node ended
 	restarts int                     // that a node has proposed
 	sums     map[string]rendezvous.Tally
-	seats    map[string]map[int]string // who has which rank in a round
+	joiners  map[string]map[int]string // who has which rank in a round
 }
 
 func newTrial(t *testing.T, nodes int) *trial {
 	tr := &trial{
 		job: newJob(t, nodes, nodes), nodes: nodes, said: map[string]bool{}, finished: map[string]map[int]bool{}, ends: map[string]string{},
-		sums: map[string]rendezvous.Tally{}, seats: map[string]map[int]string{},
+		sums: map[string]rendezvous.Tally{}, joiners: map[string]map[int]string{},
 	}
 	tr.cfg.Token, tr.cfg.Log, tr.cfg.JoinTimeout = jobToken, zerolog.Nop(), time.Minute
 	return tr
@@ -119,13 +119,13 @@ func (tr *trial) round(ctx context.Context, a *agent, r rendezvous.Round) rendez
 	word := func(rank int) string { return fmt.Sprintf("word of rank %d in round %d", rank, r.Number) }
 	name := fmt.Sprintf("round %d of %s", r.Number, r.MasterAddr)
 	tr.note(func() {
-		if tr.seats[name] == nil {
-			tr.seats[name] = map[int]string{}
+		if tr.joiners[name] == nil {
+			tr.joiners[name] = map[int]string{}
 		}
-		if by := tr.seats[name][r.GroupRank]; by != "" && by != a.name || r.GroupWorldSize != tr.nodes || r.WorldSize != 2*tr.nodes {
+		if by := tr.joiners[name][r.GroupRank]; by != "" && by != a.name || r.GroupWorldSize != tr.nodes || r.WorldSize != 2*tr.nodes {
 			tr.t.Errorf("%s is in %+v; its rank is that of %q", a.name, r, by)
 		}
-		tr.seats[name][r.GroupRank] = a.name
+		tr.joiners[name][r.GroupRank] = a.name
 		if r.Restarts > tr.restarts {
 			tr.t.Errorf("%s: %d restarts, and %d were proposed", a.name, r.Restarts, tr.restarts)
 		}
@@ -409,7 +409,7 @@ func TestReplayedJob(t *testing.T) {
 }
 
 // TestReplayedAndDeposed is the worst moment for how an earlier job ended: the coordinator of this one is lost, and who
-// follows it in office reads the last round. It was told the nonce of its own job.
+// follows it in leadership reads the last round. It was told the nonce of its own job.
 func TestReplayedAndDeposed(t *testing.T) {
 	old := earlier(t, 2)
 	synctest.Test(t, func(t *testing.T) {
@@ -432,9 +432,9 @@ func TestReplayedAndDeposed(t *testing.T) {
 	})
 }
 
-// TestUsurpedOffice: the record of the coordinator is removed, and a second agent takes the office. Two worlds do not
-// go on unnoticed.
-func TestUsurpedOffice(t *testing.T) {
+// TestUsurpedLeadership: the record of the coordinator is removed, and a second agent takes the leadership. Two worlds
+// do not go on unnoticed.
+func TestUsurpedLeadership(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJob(t, 1, 4)
 		j.cfg.Token = jobToken
@@ -461,7 +461,7 @@ func TestTicketsChanged(t *testing.T) {
 				synctest.Wait()
 				second := j.start("b").begin(t.Context())
 				time.Sleep(time.Second)
-				j.space.Put(j.office(0)+"tickets", []byte(value))
+				j.space.Put(j.leadership(0)+"tickets", []byte(value))
 				third := j.start("c").begin(t.Context())
 				for _, c := range []chan next{first, second, third} {
 					if n := <-c; n.err != nil || n.round.GroupWorldSize != 3 {

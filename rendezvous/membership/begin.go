@@ -12,35 +12,35 @@ func (c *coordinator) begin(ctx context.Context, b *beginning) error {
 		return err
 	}
 	if c.goneTo != "" {
-		return c.sendBack(ctx, b.seats)
+		return c.sendBack(ctx, b.joiners)
 	}
-	places := make([]assignment, len(b.seats))
+	places := make([]assignment, len(b.joiners))
 	world, roles := 0, map[string]int{}
-	for i, s := range b.seats {
+	for i, s := range b.joiners {
 		places[i] = assignment{Rank: i, BaseRank: world, BaseRoleRank: roles[s.rec.Role]}
 		world += s.rec.Workers
 		roles[s.rec.Role] += s.rec.Workers
 	}
-	first := b.seats[0].rec
-	for i, s := range b.seats {
-		places[i].World, places[i].RoleWorld, places[i].Size = world, roles[s.rec.Role], len(b.seats)
+	first := b.joiners[0].rec
+	for i, s := range b.joiners {
+		places[i].World, places[i].RoleWorld, places[i].Size = world, roles[s.rec.Role], len(b.joiners)
 		places[i].MasterAddr, places[i].MasterPort, places[i].AgentStore = first.Addr, first.Port, true
 	}
-	names := make([]string, len(b.seats))
-	for i, s := range b.seats {
+	names := make([]string, len(b.joiners))
+	for i, s := range b.joiners {
 		names[i] = s.rec.Addr
 	}
 	c.logOrder(b.number, world, names)
-	return c.assign(ctx, roundID{b.number, newNonce()}, b.seats, places)
+	return c.assign(ctx, roundID{b.number, newNonce()}, b.joiners, places)
 }
 
 // assign writes the answers of a round that begins, and waits for its verdict from now on.
-func (c *coordinator) assign(ctx context.Context, id roundID, seats []seat, places []assignment) error {
-	if err := c.inOffice(ctx); err != nil { // what another coordinator begins is another world
+func (c *coordinator) assign(ctx context.Context, id roundID, joiners []joiner, places []assignment) error {
+	if err := c.inLead(ctx); err != nil { // what another coordinator begins is another world
 		return err
 	}
 	workers, last := 0, noRound
-	for _, s := range seats {
+	for _, s := range joiners {
 		workers += s.rec.Workers
 		if c.began.Load() || s.rec.Job == "" || s.rec.Round <= last {
 			continue
@@ -63,18 +63,18 @@ func (c *coordinator) assign(ctx context.Context, id roundID, seats []seat, plac
 	}
 	var standbys []standby
 	if c.hosted != "" && !c.roster.mixed && c.cfg.Failover {
-		standbys = c.standbys(seats)
+		standbys = c.standbys(joiners)
 	}
 	c.successors = standbys
-	// Who follows us in office reads whom to wait for; nobody else does.
+	// Who follows us as coordinator reads whom to wait for; nobody else does.
 	roll := rollRecord{
 		Job: c.job, Nonce: id.nonce, Round: id.number, Size: places[0].Size, Restarts: c.roster.restarts,
 		Replacements: c.roster.replacements,
 	}
-	answers, lostOf := make([]record, len(seats)), c.roster.lostOf.String()
-	agents, heard := make([]string, len(seats)), make([]int64, len(seats))
+	answers, lostOf := make([]record, len(joiners)), c.roster.lostOf.String()
+	agents, heard := make([]string, len(joiners)), make([]int64, len(joiners))
 	lead, hostRank := noRank, noRank
-	for i, s := range seats {
+	for i, s := range joiners {
 		if s.rec.Agent == c.self {
 			lead = places[i].Rank
 		}
@@ -82,9 +82,10 @@ func (c *coordinator) assign(ctx context.Context, id roundID, seats []seat, plac
 			hostRank = places[i].Rank
 		}
 	}
-	for i, s := range seats {
+	for i, s := range joiners {
 		a := &places[i]
-		a.Job, a.Nonce, a.Round, a.Company, a.Workers, a.Seat, a.Standbys, a.Host = c.job, id.nonce, id.number, len(seats), workers, i,
+		a.Job, a.Nonce, a.Round, a.Agents, a.Workers, a.AgentRank, a.Standbys, a.Host = c.job, id.nonce, id.number,
+			len(joiners), workers, i,
 			standbys, c.hosted
 		a.Min, a.Max = c.cfg.Min, c.cfg.Max
 		a.Restarts, a.Replacements, a.LostOf = c.roster.restarts, c.roster.replacements, lostOf
@@ -108,20 +109,20 @@ func (c *coordinator) assign(ctx context.Context, id roundID, seats []seat, plac
 		return err
 	}
 	c.began.Store(true)
-	c.tidy(ctx, id, seats)
+	c.tidy(ctx, id, joiners)
 	return nil
 }
 
 // tidy deletes what was written for the round before the last one, and is not its agents' own: nobody reads it any
 // more.
-func (c *coordinator) tidy(ctx context.Context, id roundID, seats []seat) {
-	old := c.litter[0]
-	c.litter[0], c.litter[1] = c.litter[1], []string{
+func (c *coordinator) tidy(ctx context.Context, id roundID, joiners []joiner) {
+	old := c.stale[0]
+	c.stale[0], c.stale[1] = c.stale[1], []string{
 		c.keys.round(id, "verdict"), c.keys.round(id, "open"), c.keys.round(id, "agreed"),
 		c.keys.round(id, keyDecided), c.keys.round(id, keySettled),
 	}
-	for _, s := range seats {
-		c.litter[1] = append(c.litter[1], c.ticketKeys(s.ticket)...)
+	for _, s := range joiners {
+		c.stale[1] = append(c.stale[1], c.ticketKeys(s.ticket)...)
 	}
 	c.wg.Go(func() { _ = c.store.remove(ctx, old...) }) // where it fails the store is lost
 }
@@ -129,9 +130,9 @@ func (c *coordinator) tidy(ctx context.Context, id roundID, seats []seat) {
 // maxStandbys is how many agents the store may move to, one after the other.
 const maxStandbys = 32
 
-func (c *coordinator) standbys(seats []seat) []standby {
+func (c *coordinator) standbys(joiners []joiner) []standby {
 	var standbys []standby
-	for _, s := range seats {
+	for _, s := range joiners {
 		if s.rec.Agent != c.hosted && s.rec.Port > 0 && len(standbys) < maxStandbys {
 			standbys = append(standbys, standby{s.rec.Agent, s.rec.String(), joinHostPort(s.rec.Addr, s.rec.Port)})
 		}

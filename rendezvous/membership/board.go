@@ -14,7 +14,7 @@ var _ rendezvous.Noter = board{}
 
 // Board implements rendezvous.Exchange.
 func (r *round) Board() rendezvous.Board {
-	if r.a.Company < 2 || r.a.Mixed {
+	if r.a.Agents < 2 || r.a.Mixed {
 		return nil
 	}
 	return board{r}

@@ -3,20 +3,20 @@ package membership
 import "context"
 
 // Bridge lets agents of torchrun take part, who know nothing of its records: the coordinator speaks to them for all our
-// nodes, the company, which is asked for again whenever something is decided; a receive from changed says that it is
+// nodes, the peers, which are asked for again whenever something is decided; a receive from changed says that it is
 // another one. The methods are called one at a time, but for Progress; all end with ctx. A *rendezvous.OverError from
 // them is the end of the job.
 type Bridge interface {
 	// Appeared returns once an agent of torchrun was at the store.
 	Appeared(ctx context.Context) error
-	// Join brings the company into the next round and returns its places.
-	Join(ctx context.Context, company func() []Peer, changed <-chan struct{}, master Master) (Joined, error)
-	// Stay keeps the company in the round and returns why it is over.
-	Stay(ctx context.Context, company func() []Peer, changed <-chan struct{}) (reason string, err error)
-	// Hold keeps the company alive until ctx ends: while its workers stop.
-	Hold(ctx context.Context, company func() []Peer) error
-	// Barrier is called when all workers of the company have succeeded, and returns when those of the others have, too.
-	Barrier(ctx context.Context, company func() []Peer, changed <-chan struct{}) error
+	// Join brings the peers into the next round and returns its places.
+	Join(ctx context.Context, peers func() []Peer, changed <-chan struct{}, master Master) (Joined, error)
+	// Stay keeps the peers in the round and returns why it is over.
+	Stay(ctx context.Context, peers func() []Peer, changed <-chan struct{}) (reason string, err error)
+	// Hold keeps the peers alive until ctx ends: while its workers stop.
+	Hold(ctx context.Context, peers func() []Peer) error
+	// Barrier is called when all workers of ours have succeeded, and returns when those of the others have, too.
+	Barrier(ctx context.Context, peers func() []Peer, changed <-chan struct{}) error
 	// Close ends the job for the others.
 	Close(ctx context.Context) error
 	// Progress says in one line how far a Join has come.
@@ -34,7 +34,7 @@ type Peer struct {
 	NodeRank          int // the group rank that it must have, or -1
 }
 
-// Joined is the places of the company in a round with others.
+// Joined is the places of ours in a round with others.
 type Joined struct {
 	// Size and World count the nodes and the workers of everybody, Others the nodes that are not ours.
 	Size, World, Others int

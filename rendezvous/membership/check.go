@@ -130,8 +130,8 @@ func (r *rollRecord) check() error {
 	return nil
 }
 
-func (l *lobby) check() error {
-	if len(l.Joined) > lobbyNames || len(l.Missing) > lobbyNames || l.Count < 0 || l.Count > maxNodes || l.Lacking < 0 ||
+func (l *waitlist) check() error {
+	if len(l.Joined) > waitlistNames || len(l.Missing) > waitlistNames || l.Count < 0 || l.Count > maxNodes || l.Lacking < 0 ||
 		l.Lacking > maxNodes {
 		return fmt.Errorf("it has %d nodes", l.Count)
 	}
@@ -201,8 +201,8 @@ func (a *assignment) check() error {
 	within := func(n, least, most int) bool { return n >= least && n <= most }
 	if !within(a.Round, 0, maxRounds) || !within(a.Size, 1, maxNodes) || !within(a.Rank, 0, a.Size-1) || !within(a.World, 1, maxWorld) ||
 		!within(a.BaseRank, 0, a.World-1) || !within(a.RoleWorld, 1, a.World) || !within(a.BaseRoleRank, 0, a.RoleWorld-1) ||
-		a.MasterAddr == "" || len(a.MasterAddr) > maxHost || !within(a.MasterPort, 0, 65535) || !within(a.Company, 1, a.Size) ||
-		!within(a.Seat, 0, a.Company-1) || !within(a.Workers, 1, a.World) || !within(a.Restarts, 0, maxRounds) ||
+		a.MasterAddr == "" || len(a.MasterAddr) > maxHost || !within(a.MasterPort, 0, 65535) || !within(a.Agents, 1, a.Size) ||
+		!within(a.AgentRank, 0, a.Agents-1) || !within(a.Workers, 1, a.World) || !within(a.Restarts, 0, maxRounds) ||
 		!within(a.Replacements, 0, maxRounds) || !within(a.Min, 1, maxNodes) || !within(a.Max, a.Min, maxNodes) || !isNonce(a.Job) ||
 		a.Heard < 0 || !isNonce(a.Nonce) || a.Host != "" && !isNonce(a.Host) || len(a.Exit) > maxExit ||
 		badLosses(a.LostOf) || !within(a.LeadRank, noRank, a.Size-1) || !within(a.HostRank, noRank, a.Size-1) {
@@ -224,7 +224,8 @@ func (a *assignment) check() error {
 
 // checkOrders refuses a count or a command that no agent of ours would write.
 func checkOrders(p rendezvous.Orders) error {
-	if p.Version < 0 || p.Version > maxRounds || p.Pauses < 0 || p.Pauses > maxRounds || p.Nodes < 0 || p.Nodes > maxNodes || len(p.Command) > rendezvous.MaxCommand {
+	if p.Version < 0 || p.Version > maxRounds || p.Pauses < 0 || p.Pauses > maxRounds || p.Nodes < 0 || p.Nodes > maxNodes ||
+		len(p.Command) > rendezvous.MaxCommand {
 		return fmt.Errorf("it has orders %d with a command of %d bytes", p.Version, len(p.Command))
 	}
 	return nil

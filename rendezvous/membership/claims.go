@@ -48,7 +48,7 @@ func (r *roster) claims() claims {
 }
 
 // holder names the living node other than s that has its rank, "" for none.
-func (c claims) holder(s seat) string {
+func (c claims) holder(s joiner) string {
 	if by := c[s.rec.NodeRank]; by.agent != s.rec.Agent {
 		return by.name
 	}

@@ -122,13 +122,13 @@ func (c *Config) deadAfter() time.Duration {
 	return c.KeepAlive * time.Duration(max(c.Attempts-1, 1))
 }
 
-// largeCompany is how many agents send heartbeats half as often, as they do before they know how many they are: a store
+// manyAgents is how many agents send heartbeats half as often, as they do before they know how many they are: a store
 // that has thousands of them to answer has the more time for the meeting.
-const largeCompany = 256
+const manyAgents = 256
 
-// pause is the time between two heartbeats of an agent in a company of n, 0 for unknown.
+// pause is the time between two heartbeats of an agent in a job of n agents, 0 for unknown.
 func (c *Config) pause(n int) time.Duration {
-	if n == 0 || n > largeCompany {
+	if n == 0 || n > manyAgents {
 		return 2 * c.beatEvery()
 	}
 	return c.beatEvery()

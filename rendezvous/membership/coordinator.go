@@ -21,14 +21,14 @@ type coordinator struct {
 	store  *records
 	bridge Bridge // nil where agents of torchrun may not take part
 	term   mandate
-	claim  []byte // the record by which it has the office, as it stands in the store
+	claim  []byte // the record by which it has the leadership, as it stands in the store
 	self   string
 	hosted string        // agent that serves the store
 	cut    *atomic.Int64 // the round most of which is out of reach, noRound for none
 	runs   *atomic.Bool  // whether a round runs
 	ledger *ledger
 	nudge  chan<- struct{} // our heartbeat is to be sent
-	resign func(term int)  // another agent has the office, of a later term
+	resign func(term int)  // another agent has the leadership, of a later term
 	log    zerolog.Logger
 	begun  time.Time
 	events chan func() // happenings, to be taken in by the loop
@@ -44,13 +44,13 @@ type coordinator struct {
 	lastLook   time.Duration
 	lastTold   time.Duration
 	proposedAt time.Duration // when no verdict was proposed last
-	shown      string        // the lobby as it was written last
+	shown      string        // the waitlist as it was written last
 	mix        mix
 	left       []string       // addresses that the store was at before it moved here
 	goneTo     string         // where the job has gone, to be told to whoever waits here; "" nowhere
 	began      atomic.Bool    // a round has begun since
 	world      string         // an address among left where the job has begun again, "" for none
-	litter     [2][]string    // keys of the last two rounds
+	stale      [2][]string    // keys of the last two rounds
 	job        string         // nonce of this incarnation of the job, empty where it is not known yet
 	nonces     map[int]string // of the last rounds
 	untold     []untold
@@ -77,7 +77,7 @@ type told struct {
 	answer answer
 }
 
-// newCoordinator takes office: h.claimed was written under the coordinator key of h.term already.
+// newCoordinator takes the leadership: h.claimed was written under the coordinator key of h.term already.
 func newCoordinator(ctx context.Context, h *Handler, inherit *inheritance) (*coordinator, error) {
 	c := &coordinator{
 		cfg: h.cfg, keys: h.keys, codec: h.codec, store: h.conn, term: h.term, claim: h.claimed, job: h.job, self: h.id, log: h.log,
@@ -93,7 +93,7 @@ func newCoordinator(ctx context.Context, h *Handler, inherit *inheritance) (*coo
 	c.roster = newRoster(h.cfg.rules(h.movable()))
 	if inherit != nil {
 		inherit.into(c.roster)
-		c.ledger.begin(inherit.nonce, inherit.seats, make([]int64, len(inherit.seats)))
+		c.ledger.begin(inherit.nonce, inherit.agents, make([]int64, len(inherit.agents)))
 		c.began.Store(inherit.round >= 0 && !inherit.moved && !inherit.ended)
 		for agent, m := range inherit.members { // whoever else of them is gone is found silent
 			if m.gone {
@@ -119,7 +119,7 @@ func newCoordinator(ctx context.Context, h *Handler, inherit *inheritance) (*coo
 	return c, nil
 }
 
-// inheritance is what a new coordinator knows of the job before it took office.
+// inheritance is what a new coordinator knows of the job before it took the leadership.
 type inheritance struct {
 	ended   bool // it was another job, of the same name
 	moved   bool // the store is another one
@@ -127,7 +127,7 @@ type inheritance struct {
 	size    int // 0 where what was read may be of an earlier job
 	members map[string]member
 	nonce   string   // of the round, "" where nobody can be left in it
-	seats   []string // its agents, by seat
+	agents  []string // its agents, by rank among them
 	// wait is how long it takes until nobody of the others can still be running.
 	wait time.Duration
 }
@@ -180,7 +180,7 @@ func (c *coordinator) run(ctx context.Context) error {
 	}
 	defer c.runs.Store(false)
 	c.recall(ctx)
-	if err := c.showLobby(ctx); err != nil {
+	if err := c.showWaitlist(ctx); err != nil {
 		return err
 	}
 	for {
@@ -232,7 +232,7 @@ func (c *coordinator) run(ctx context.Context) error {
 		}
 		if err == nil {
 			c.mixing(ctx, failed)
-			err = c.showLobby(ctx)
+			err = c.showWaitlist(ctx)
 		}
 		if err != nil {
 			return err
@@ -298,7 +298,7 @@ func (c *coordinator) perform(ctx context.Context, effects []effect) error {
 			if why := e.reply.answer.Refused; why != "" {
 				c.log.Warn().Str("reason", shown(why)).Msg("join refused")
 			}
-			err = c.reply(ctx, e.reply.seat, e.reply.answer)
+			err = c.reply(ctx, e.reply.joiner, e.reply.answer)
 		}
 		if err != nil {
 			return err
@@ -308,7 +308,7 @@ func (c *coordinator) perform(ctx context.Context, effects []effect) error {
 }
 
 // answering returns the next answer to a ticket as it is to be stored.
-func (c *coordinator) answering(s seat, a answer) record {
+func (c *coordinator) answering(s joiner, a answer) record {
 	a.Agent, a.Wish = s.rec.Agent, s.rec.Wish
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -317,7 +317,7 @@ func (c *coordinator) answering(s seat, a answer) record {
 	return record{c.keys.answer(c.term, s.ticket, c.answers[s.ticket]), a}
 }
 
-func (c *coordinator) reply(ctx context.Context, s seat, a answer) error {
+func (c *coordinator) reply(ctx context.Context, s joiner, a answer) error {
 	r := c.answering(s, a)
 	return c.store.set(ctx, r.key, r.value)
 }
@@ -329,14 +329,14 @@ func (c *coordinator) tellWaiting(ctx context.Context) error {
 		return nil
 	}
 	c.lastTold = c.now()
-	seats := make(map[int64]seat, len(c.roster.waiting))
+	joiners := make(map[int64]joiner, len(c.roster.waiting))
 	for _, s := range c.roster.waiting {
-		seats[s.ticket] = s
+		joiners[s.ticket] = s
 	}
 	var later []untold
 	var answers []record
 	for _, u := range c.untold {
-		s, waits := seats[u.ticket]
+		s, waits := joiners[u.ticket]
 		switch {
 		case !waits || s.door.inside || s.door.told: // it has its answer
 		case c.roster.phase == phaseRun || c.now()-u.since >= c.cfg.KeepAlive:
@@ -360,9 +360,9 @@ func (c *coordinator) propose(ctx context.Context, round int, v rendezvous.Verdi
 	return nil
 }
 
-// showLobby writes how far the meeting has come, when that has changed.
-func (c *coordinator) showLobby(ctx context.Context) error {
-	l := c.roster.lobby(c.now())
+// showWaitlist writes how far the meeting has come, when that has changed.
+func (c *coordinator) showWaitlist(ctx context.Context) error {
+	l := c.roster.waitlist(c.now())
 	if c.roster.mixed && c.roster.phase == phaseGather {
 		l.Note = c.bridge.Progress()
 	}

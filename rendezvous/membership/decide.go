@@ -138,8 +138,8 @@ func (r *round) decided(ctx context.Context) (rendezvous.Verdict, error) {
 
 // settledOn waits for what the coordinator says on what the agents have agreed on, and returns value where it does not.
 func (r *round) settledOn(ctx context.Context, value []byte) ([]byte, error) {
-	office := r.s.office(r.h.term.term)
-	waiting, cancel := both(ctx, office)
+	leadership := r.s.leadership(r.h.term.term)
+	waiting, cancel := both(ctx, leadership)
 	defer cancel()
 	waiting, stop := context.WithTimeout(waiting, r.h.cfg.deadAfter())
 	defer stop()
@@ -152,7 +152,7 @@ func (r *round) settledOn(ctx context.Context, value []byte) ([]byte, error) {
 		}
 	}
 	defer func() {
-		if waiting.Err() != nil && ctx.Err() == nil && office.Err() == nil {
+		if waiting.Err() != nil && ctx.Err() == nil && leadership.Err() == nil {
 			r.h.log.Warn().Msg("the coordinator does not say with which status the job ends: other nodes may end with another one")
 		}
 	}()
@@ -182,8 +182,8 @@ func (r *round) settledOn(ctx context.Context, value []byte) ([]byte, error) {
 // that counts; where it is in another round, nothing does. What was proposed is proposed again where it is gone
 // meanwhile.
 func (r *round) confirm(ctx context.Context, stands rendezvous.Verdict) (rendezvous.Verdict, error) {
-	office := r.s.office(r.h.term.term)
-	waiting, cancel := both(ctx, office)
+	leadership := r.s.leadership(r.h.term.term)
+	waiting, cancel := both(ctx, leadership)
 	defer cancel()
 	waiting, stop := both(waiting, r.strayed)
 	defer stop()

@@ -19,13 +19,13 @@
 //	t<term>.<Nc>/join/<ticket> joinRecord
 //	t<term>.<Nc>/answer/<ticket>/<n>
 //	                           answer: an assignment, or why there is none; the last of those to a ticket ends it
-//	t<term>.<Nc>/lobby         who is there and who is waited for, for people
+//	t<term>.<Nc>/waitlist         who is there and who is waited for, for people
 //	t<term>.<Nc>/elsewhere     where the job goes on, for nodes that have begun it again
 //	<round>.<Nr>/open          set by rank 0 once the store for workers is empty
 //	<round>.<Nr>/verdict       rendezvous.Verdict: the first one that is proposed
 //	<round>.<Nr>/decided       rendezvous.Verdict: the one that counts, by the coordinator
 //	<round>.<Nr>/settled       settledRecord: what counts of agreed, by the coordinator
-//	<round>.<Nr>/ended/<seat>, passed, stopped/<seat>, report/<n>, reported, agreed, heard/<seat>, allheard, board/...
+//	<round>.<Nr>/ended/<rank>, passed, stopped/<rank>, report/<n>, reported, agreed, heard/<rank>, allheard, board/...
 //	                           what Tally, Report, Agree, the leases and Board need
 //	move/<term>.<J>/tickets, vote/<n>, elected
 //	                           the election of another host, at one of the standbys

@@ -25,12 +25,12 @@ type doorState struct {
 	told   bool          // that it is in quarantine
 }
 
-// shut reports whether a seat is in quarantine.
-func (s *seat) shut(now time.Duration) bool { return !s.door.passed && s.door.until > now }
+// shut reports whether who wants to join is in quarantine.
+func (s *joiner) shut(now time.Duration) bool { return !s.door.passed && s.door.until > now }
 
-// admitted returns those of seats that may be in the next round: all that are not in quarantine.
-func (r *roster) admitted(seats []seat, now time.Duration) []seat {
-	return slices.DeleteFunc(seats, func(s seat) bool { return s.shut(now) })
+// admitted returns those joiners that may be in the next round: all that are not in quarantine.
+func (r *roster) admitted(joiners []joiner, now time.Duration) []joiner {
+	return slices.DeleteFunc(joiners, func(s joiner) bool { return s.shut(now) })
 }
 
 // quarantined begins the words on nodes in quarantine.
@@ -39,7 +39,7 @@ const quarantined = "in quarantine: "
 // inQuarantine names some of the nodes that are.
 func (r *roster) inQuarantine(now time.Duration) (names []string) {
 	for _, s := range r.waiting {
-		if s.shut(now) && len(names) < lobbyNames {
+		if s.shut(now) && len(names) < waitlistNames {
 			names = append(names, s.rec.String())
 		}
 	}
@@ -47,7 +47,7 @@ func (r *roster) inQuarantine(now time.Duration) (names []string) {
 }
 
 // examinedIn returns which waiting nodes are to be examined, or how long to wait before asking again.
-func (r *roster) examinedIn(now time.Duration) (seats []seat, wait time.Duration) {
+func (r *roster) examinedIn(now time.Duration) (joiners []joiner, wait time.Duration) {
 	if !r.doors || r.mixed || r.fixed || r.phase == phaseOver {
 		return nil, never
 	}
@@ -60,7 +60,7 @@ func (r *roster) examinedIn(now time.Duration) (seats []seat, wait time.Duration
 			needed, wait = false, r.lastCall-quiet
 		}
 	}
-	var passed []seat // company for the others
+	var passed []joiner // they make up a number with the others
 	for _, s := range r.waiting {
 		if _, ours := r.members[s.rec.Agent]; ours || s.door.inside {
 			continue
@@ -71,17 +71,17 @@ func (r *roster) examinedIn(now time.Duration) (seats []seat, wait time.Duration
 		case shut && !needed:
 			wait = min(wait, s.door.until-now)
 		case shut || r.phase == phaseRun:
-			seats = append(seats, s)
+			joiners = append(joiners, s)
 		}
 	}
-	if len(seats) == 0 {
+	if len(joiners) == 0 {
 		return nil, wait
 	}
-	if quiet := now - r.lastJoin; quiet < r.lastCall && r.phase == phaseRun && r.size+len(passed)+len(seats) < r.most() {
+	if quiet := now - r.lastJoin; quiet < r.lastCall && r.phase == phaseRun && r.size+len(passed)+len(joiners) < r.most() {
 		return nil, min(wait, r.lastCall-quiet) // more may come, and nodes that wait examine each other
 	}
-	seats = seats[:min(len(seats), mostExamined)]
-	return slices.Concat(passed[:min(len(passed), mostExamined-len(seats))], seats), 0
+	joiners = joiners[:min(len(joiners), mostExamined)]
+	return slices.Concat(passed[:min(len(passed), mostExamined-len(joiners))], joiners), 0
 }
 
 // mostExamined is how many nodes examine each other at once.
@@ -97,7 +97,7 @@ func (r *roster) edit(agent string, f func(d *doorState)) {
 }
 
 func (r *roster) inside(agent string) bool {
-	return slices.ContainsFunc(r.waiting, func(s seat) bool { return s.rec.Agent == agent && s.door.inside })
+	return slices.ContainsFunc(r.waiting, func(s joiner) bool { return s.rec.Agent == agent && s.door.inside })
 }
 
 // room is one examination.
@@ -105,7 +105,7 @@ type room struct {
 	nonce  string
 	agents []string
 	silent map[string]bool // those whose word is still to come
-	litter []string        // keys that nobody needs any more when it is over
+	stale  []string        // keys that nobody needs any more when it is over
 	cancel context.CancelFunc
 }
 
@@ -156,7 +156,7 @@ func (c *coordinator) screen(ctx context.Context) {
 	if c.cfg.Quarantine <= 0 || !r.doors {
 		return
 	}
-	if c.began.Load() && slices.ContainsFunc(r.waiting, func(s seat) bool { return !s.door.looked }) {
+	if c.began.Load() && slices.ContainsFunc(r.waiting, func(s joiner) bool { return !s.door.looked }) {
 		c.recall(ctx) // whoever has just been excluded may be back already
 	}
 	now, clock := c.now(), time.Now()
@@ -195,15 +195,15 @@ func (c *coordinator) doors(ctx context.Context) error {
 	if err := c.leaveRoom(ctx); err != nil || c.room != nil {
 		return err
 	}
-	seats, wait := r.examinedIn(now)
-	if wait > 0 || len(seats) == 0 {
+	joiners, wait := r.examinedIn(now)
+	if wait > 0 || len(joiners) == 0 {
 		return nil
 	}
-	return c.openRoom(ctx, seats)
+	return c.openRoom(ctx, joiners)
 }
 
-// openRoom has seats examined.
-func (c *coordinator) openRoom(ctx context.Context, seats []seat) error {
+// openRoom has those examined who want to join.
+func (c *coordinator) openRoom(ctx context.Context, joiners []joiner) error {
 	examining, cancel := context.WithCancel(ctx)
 	in := &room{nonce: newNonce(), silent: map[string]bool{}, cancel: cancel}
 	c.room = in
@@ -212,12 +212,12 @@ func (c *coordinator) openRoom(ctx context.Context, seats []seat) error {
 		return err
 	}
 	var names []string
-	for rank, s := range seats {
+	for rank, s := range joiners {
 		agent := s.rec.Agent
 		in.agents, in.silent[agent] = append(in.agents, agent), true
 		names = append(names, s.rec.String())
 		c.roster.edit(agent, func(d *doorState) { d.inside = true })
-		order := doorOrder{Nonce: in.nonce, Round: c.roster.round + 1, Rank: rank, Size: len(seats), Standard: standard}
+		order := doorOrder{Nonce: in.nonce, Round: c.roster.round + 1, Rank: rank, Size: len(joiners), Standard: standard}
 		if err := c.reply(ctx, s, answer{Wait: &waiting{Job: c.job, Door: &order}}); err != nil {
 			return err
 		}
@@ -266,9 +266,9 @@ func (c *coordinator) awaitFound(ctx context.Context, in *room, rank int, agent 
 	}
 	_ = c.tell(ctx, func() {
 		delete(in.silent, agent)
-		in.litter = append(in.litter, key)
+		in.stale = append(in.stale, key)
 		for _, name := range rec.Written {
-			in.litter = append(in.litter, c.keys.door(c.term, in.nonce, onBoard+name))
+			in.stale = append(in.stale, c.keys.door(c.term, in.nonce, onBoard+name))
 		}
 		c.roster.edit(agent, func(d *doorState) { d.inside, d.passed = false, rec.Fit })
 		if !rec.Fit { // it leaves
@@ -299,8 +299,8 @@ func (c *coordinator) leaveRoom(ctx context.Context) error {
 			return err
 		}
 	}
-	litter := in.litter
-	c.wg.Go(func() { _ = c.store.remove(ctx, litter...) }) // where it fails the store is lost
+	stale := in.stale
+	c.wg.Go(func() { _ = c.store.remove(ctx, stale...) }) // where it fails the store is lost
 	return nil
 }
 

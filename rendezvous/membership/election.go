@@ -37,9 +37,9 @@ type voteRecord struct {
 
 // elect moves the store to one of the standbys. The workers of this agent have stopped.
 func (h *Handler) elect(ctx context.Context, cause error) error {
-	need := h.last.Company/2 + 1
+	need := h.last.Agents/2 + 1
 	_ = h.conn.Close()
-	voters := h.last.Company
+	voters := h.last.Agents
 	if !h.hostLeft {
 		voters--
 	}
@@ -55,14 +55,14 @@ func (h *Handler) elect(ctx context.Context, cause error) error {
 	if v := h.lossOf("the node that hosts the store is lost", h.last, h.last.HostRank); v.Kind == rendezvous.Fail {
 		return errhint.Code(fmt.Errorf("cannot go on without %s: %w: %s", h.cfg.Place, cause, v.Message), v.Status)
 	}
-	h.log.Warn().Err(cause).Int("votes_needed", need).Int("group_world_size", h.last.Company).
+	h.log.Warn().Err(cause).Int("votes_needed", need).Int("group_world_size", h.last.Agents).
 		Msg("store lost; looking for another host among the nodes of the last round")
 	gone := h.hostGone(ctx)
 	began := time.Now()
 	// A voter may notice the loss as late as a node may be silent after the first one.
 	limit := 4 * h.cfg.deadAfter()
 	ctx, cancel := context.WithTimeoutCause(ctx, limit,
-		fmt.Errorf("%d of %d nodes did not come together within %v", need, h.last.Company, limit))
+		fmt.Errorf("%d of %d nodes did not come together within %v", need, h.last.Agents, limit))
 	defer cancel()
 	lost, found := h.whileLost(ctx)
 	elected, last := h.vote(lost, need, gone)
@@ -134,7 +134,7 @@ func (h *Handler) vote(ctx context.Context, need int, gone bool) (elected *stand
 // noQuorum is how a job ends here when the store cannot move.
 func (h *Handler) noQuorum(need int, why error) error {
 	err := fmt.Errorf("cannot go on without %s: of %d nodes in the last round %d must find each other: %w", h.cfg.Place,
-		h.last.Company, need, why)
+		h.last.Agents, need, why)
 	err = errhint.With(err,
 		"start the job again on every node; a job of three nodes or more survives its host, and with etcd any node may go")
 	return errhint.Code(err, errhint.TryAgain)
@@ -210,7 +210,7 @@ func (h *Handler) succeed(ctx context.Context, conn *records, term, need int, go
 	} else {
 		look := h.cfg.lookEvery()
 		if h.session.ledBy() != h.last.Host { // others look only as often as they send heartbeats
-			look = h.cfg.pause(h.last.Company)
+			look = h.cfg.pause(h.last.Agents)
 		}
 		standby.wait = time.Until(reached.Add(look + 2*h.cfg.deadAfter() + h.cfg.fenced()))
 	}

@@ -52,7 +52,7 @@ func (r *round) Verdict() <-chan rendezvous.Verdict {
 
 // Lease implements rendezvous.Handler.
 func (h *Handler) Lease() <-chan time.Time {
-	if h.round == nil || h.round.a.Company < 2 && h.host == h.id { // without us there is no store
+	if h.round == nil || h.round.a.Agents < 2 && h.host == h.id { // without us there is no store
 		return nil
 	}
 	return h.round.s.leases
@@ -87,13 +87,13 @@ func (r *round) Propose(ctx context.Context, v rendezvous.Verdict) (rendezvous.V
 	return counts, nil
 }
 
-// Tally implements rendezvous.Exchange. Each agent says what has become of its workers, and the one with the first seat
+// Tally implements rendezvous.Exchange. Each agent says what has become of its workers, and the first of them
 // waits for all of them. In a round with agents of torchrun nobody is told the sum where nobody has failed: when the
 // others' workers have succeeded, too, the coordinator proposes the end.
 func (r *round) Tally(ctx context.Context, t rendezvous.Tally) error {
 	both, cancel := r.calls(ctx)
 	defer cancel()
-	key, own := r.seat("ended", r.a.Seat), tallyRecord{t.Ended, t.Failed}
+	key, own := r.agentKey("ended", r.a.AgentRank), tallyRecord{t.Ended, t.Failed}
 	if err := r.say(both, key, own); err != nil {
 		if r.broken(err) && ctx.Err() == nil {
 			return nil // the verdict is on its way
@@ -101,7 +101,7 @@ func (r *round) Tally(ctx context.Context, t rendezvous.Tally) error {
 		return fmt.Errorf("cannot count the workers of round %d: %w", r.a.Round, err)
 	}
 	r.insistOn(key, own)
-	if r.a.Seat == 0 {
+	if r.a.AgentRank == 0 {
 		r.wg.Go(r.tally)
 	}
 	return nil
@@ -115,9 +115,9 @@ func (r *round) Tallied() <-chan rendezvous.Tally {
 // tally adds up what has become of the workers of all agents.
 func (r *round) tally() {
 	var sum rendezvous.Tally
-	err := r.s.conn.collect(r.running, r.seats("ended"), r.pause(), func(i int, raw []byte) bool {
+	err := r.s.conn.collect(r.running, r.agentKeys("ended"), r.pause(), func(i int, raw []byte) bool {
 		var t tallyRecord
-		if _, err := r.h.codec.open(r.seat("ended", i), raw, &t); err != nil {
+		if _, err := r.h.codec.open(r.agentKey("ended", i), raw, &t); err != nil {
 			return false
 		}
 		sum.Ended += t.Ended
@@ -151,14 +151,14 @@ const maxReports = 64
 func (r *round) slotKey(slot int) string { return r.key("report/" + strconv.Itoa(slot)) }
 
 // slots returns how many reports there may be.
-func (r *round) slots() int { return min(r.a.Company, maxReports) }
+func (r *round) slots() int { return min(r.a.Agents, maxReports) }
 
-// report leaves a report in a slot that nobody else has taken, and says where it is. In a large company most find the
-// slots taken by those who were faster.
+// report leaves a report in a slot that nobody else has taken, and says where it is. In a job of many agents most find
+// the slots taken by those who were faster.
 func (r *round) report(ctx context.Context, report []byte) error {
 	slot := 0
 	for try := 0; len(report) > 0 && slot == 0 && try < 2; try++ {
-		n := (r.a.Seat+try*(1+r.a.Seat/maxReports))%r.slots() + 1
+		n := (r.a.AgentRank+try*(1+r.a.AgentRank/maxReports))%r.slots() + 1
 		key := r.slotKey(n)
 		counts, err := r.s.conn.settle(ctx, key, report)
 		if isUntrusted(err) {
@@ -172,10 +172,10 @@ func (r *round) report(ctx context.Context, report []byte) error {
 			slot = n
 		}
 	}
-	if r.a.Seat == 0 { // the round may be over here before all others have stopped
+	if r.a.AgentRank == 0 { // the round may be over here before all others have stopped
 		r.s.wg.Go(r.collectReports)
 	}
-	return r.say(ctx, r.seat("stopped", r.a.Seat), stoppedRecord{slot})
+	return r.say(ctx, r.agentKey("stopped", r.a.AgentRank), stoppedRecord{slot})
 }
 
 // collectReports waits until every agent has stopped, and says in which slots they have reported.
@@ -183,9 +183,9 @@ func (r *round) collectReports() {
 	ctx, cancel := context.WithTimeout(r.s.ctx, r.h.cfg.CloseTimeout)
 	defer cancel()
 	var all reportedRecord
-	err := r.s.conn.collect(ctx, r.seats("stopped"), r.pause(), func(i int, raw []byte) bool {
+	err := r.s.conn.collect(ctx, r.agentKeys("stopped"), r.pause(), func(i int, raw []byte) bool {
 		var s stoppedRecord
-		if _, err := r.h.codec.open(r.seat("stopped", i), raw, &s); err != nil {
+		if _, err := r.h.codec.open(r.agentKey("stopped", i), raw, &s); err != nil {
 			return false
 		}
 		if s.Slot > 0 && s.Slot <= r.slots() && !slices.Contains(all.Slots, s.Slot) {

@@ -57,8 +57,8 @@ func TestGraceAndCut(t *testing.T) {
 }
 
 // TestLeaseOfOneNode: one node trains alone (--nnodes 1:2) at a store that another process serves (muster store, etcd).
-// Its agent is stopped (SIGSTOP), the workers are not. Another node comes, takes over the office and begins a world of
-// its own: by then the guardian of the first must have had a lease that has ended.
+// Its agent is stopped (SIGSTOP), the workers are not. Another node comes, takes over the leadership and begins a world
+// of its own: by then the guardian of the first must have had a lease that has ended.
 func TestLeaseOfOneNode(t *testing.T) {
 	for _, durable := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

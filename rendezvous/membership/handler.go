@@ -34,7 +34,7 @@ type Handler struct {
 	session  *session     // while conn answers
 	coord    *coordinator // while this agent is the coordinator
 	round    *round       // the one that Next returned last
-	litter   [2]*round    // the last two rounds
+	stale    [2]*round    // the last two rounds
 	mistrust bool         // the store has closed the connection while a ticket was drawn
 	garbles  int          // rounds in a row that have ended soon by a disturbance
 	asked    time.Time    // when the last ticket was drawn
@@ -123,7 +123,7 @@ var errJoinTimeout = errors.New("the join timeout has passed")
 
 // tooLate is how a meeting ends that took too long.
 func (h *Handler) tooLate(began time.Time, err error) error {
-	_, state := h.lobby(context.Background())
+	_, state := h.waitlist(context.Background())
 	err = fmt.Errorf("cannot join job %q at %s within %v: %w (%s)", h.cfg.RunID, h.cfg.Place,
 		time.Since(began).Round(time.Second), err, state)
 	hint := "do the other nodes run, with the same run id and endpoint? --join-timeout gives them more time"
@@ -155,7 +155,7 @@ func (h *Handler) meet(ctx context.Context, m rendezvous.Member) (rendezvous.Rou
 		}
 		r.handover, r.cut = false, true
 		h.last.Size--
-		h.last.Company--
+		h.last.Agents--
 		h.hostLeft = true
 	}
 	if h.session == nil || h.session.ctx.Err() != nil {
@@ -168,7 +168,7 @@ func (h *Handler) meet(ctx context.Context, m rendezvous.Member) (rendezvous.Rou
 	if err := h.findCoordinator(ctx); err != nil {
 		return none, h.excuse(ctx, err)
 	}
-	ctx, stop := both(ctx, h.session.office(h.term.term))
+	ctx, stop := both(ctx, h.session.leadership(h.term.term))
 	defer stop()
 	a, prepared, err := h.wish(ctx, m)
 	if err != nil {
@@ -177,7 +177,7 @@ func (h *Handler) meet(ctx context.Context, m rendezvous.Member) (rendezvous.Rou
 	return h.enter(ctx, a, prepared)
 }
 
-// excuse turns the end of a session or of a coordinator's office into another attempt.
+// excuse turns the end of a session or of a coordinator's leadership into another attempt.
 func (h *Handler) excuse(ctx context.Context, err error) error {
 	cause := context.Cause(ctx)
 	if lost, ok := errors.AsType[*lostError](cause); ok {
@@ -271,11 +271,11 @@ func (h *Handler) findCoordinator(ctx context.Context) error {
 			return err
 		}
 	}
-	if rec.Agent != h.id && h.coord != nil { // we had the office before
+	if rec.Agent != h.id && h.coord != nil { // we had the leadership before
 		h.stopCoordinator()
 	}
 	h.session.follow(h.term, rec.Agent)
-	if h.cfg.Hosts && !h.said { // not before we have the office: others would be faster
+	if h.cfg.Hosts && !h.said { // not before we have the leadership: others would be faster
 		h.said = true
 		h.log.Debug().Str("addr", h.cfg.At).Msg("this node hosts the store")
 	}
@@ -315,7 +315,7 @@ func (h *Handler) claimTerm(ctx context.Context) (in termRecord, stands found, e
 // lead makes this agent the coordinator of a term.
 func (h *Handler) lead(inherit *inheritance) error {
 	s := h.session
-	if inherit == nil && h.job == "" && h.term.term == 0 { // nobody was in office before
+	if inherit == nil && h.job == "" && h.term.term == 0 { // nobody led before
 		h.job = newNonce()
 	}
 	coord, err := newCoordinator(s.ctx, h, inherit)
@@ -389,7 +389,7 @@ func (h *Handler) inherit(ctx context.Context, term int) (*inheritance, error) {
 		}
 	}
 	for _, m := range roll.Members {
-		i.seats = append(i.seats, m.Agent)
+		i.agents = append(i.agents, m.Agent)
 		i.members[m.Agent] = member{rank: m.Rank, name: m.Name, gone: m.Agent == before.Agent && m.Agent != h.id}
 	}
 	var said verdictRecord
@@ -423,7 +423,7 @@ func (h *Handler) lastRound(ctx context.Context) (*rollRecord, *rendezvous.Verdi
 	return &roll, nil, nil
 }
 
-// reasonAnew is the reason of a verdict on a round whose coordinator has lost its office, and not its node.
+// reasonAnew is the reason of a verdict on a round whose coordinator has lost its leadership, and not its node.
 const reasonAnew = "CoordinatorAnew"
 
 // lossOf is the verdict on the round of place a, which has lost the node of its coordinator, or of the store: that with
@@ -477,7 +477,7 @@ func (h *Handler) sayGoodbye(s *session) {
 	case h.coord != nil: // workers of others may still be ending, in the time that they have for it
 		h.coord.othersGone(ctx)
 	case h.over && h.host == h.id: // the coordinator leaves when the others have
-		waiting, stop := both(ctx, s.office(h.term.term))
+		waiting, stop := both(ctx, s.leadership(h.term.term))
 		_, _ = h.conn.await(waiting, h.keys.left(s.leader), h.cfg.beatEvery(), &leftRecord{})
 		stop()
 	}

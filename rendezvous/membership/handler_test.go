@@ -74,8 +74,8 @@ func (j *job) stored(name string, v any) {
 	}
 }
 
-// office is how the keys of a term begin.
-func (j *job) office(term int) string {
+// leadership is how the keys of a term begin.
+func (j *job) leadership(term int) string {
 	var c struct{ Nonce string }
 	j.stored(fmt.Sprintf("t%d/coordinator", term), &c)
 	return fmt.Sprintf("muster/%s/t%d.%s/", j.cfg.RunID, term, c.Nonce)

@@ -30,8 +30,8 @@ func (s *session) beat(ctx context.Context) {
 		s.mu.Lock()
 		term, who, leads := s.mandate.term, s.leader, s.leadsLocked()
 		s.mu.Unlock()
-		// In a large company, and before we know how large it is, we write at one turn and read at the next.
-		slow := cfg.pause(int(s.company.Load())) > cfg.beatEvery()
+		// In a job of many agents, and before we know how large it is, we write at one turn and read at the next.
+		slow := cfg.pause(int(s.agents.Load())) > cfg.beatEvery()
 		reads := who != "" && who != s.h.id && (!slow || turn%2 == 1)
 		writes := !slow || turn%2 == 0 || leads
 		// The coordinator counts our silence from when it saw a heartbeat, which is after we sent it: so we give up
@@ -165,7 +165,7 @@ func (b *beat) cut() int64 {
 func (s *session) heartbeat(now time.Time) beat {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b := beat{N: s.h.beats.Add(1)} // a later one never says less of our office
+	b := beat{N: s.h.beats.Add(1)} // a later one never says less of our leadership
 	if s.leads >= 0 {
 		leads := s.leads
 		b.Term, b.Runs = &leads, s.running.Load()

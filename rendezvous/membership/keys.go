@@ -21,7 +21,7 @@ func escapeID(id string) string {
 	return strings.NewReplacer("%", "%25", "/", "%2F").Replace(id)
 }
 
-// mandate is the office of one coordinator: a term, and the nonce that it made. Another agent that claims the same
+// mandate is the leadership of one coordinator: a term, and the nonce that it made. Another agent that claims the same
 // term, in this job or in an earlier one of the same name, has another.
 type mandate struct {
 	term  int
@@ -60,9 +60,9 @@ func (k keys) round(r roundID, name string) string {
 	return fmt.Sprintf("%s%d.%s/%s", k.prefix, r.number, r.nonce, name)
 }
 
-// seat is the key under which the agent with a seat in a round says something.
-func (k keys) seat(r roundID, name string, seat int) string {
-	return k.round(r, name+"/"+strconv.Itoa(seat))
+// agentKey is the key under which the agent with a rank among the agents in a round says something.
+func (k keys) agentKey(r roundID, name string, agentRank int) string {
+	return k.round(r, name+"/"+strconv.Itoa(agentRank))
 }
 
 // move is a key of the election of a host for the store, in the job with nonce j.

@@ -17,13 +17,13 @@ import (
 type ledger struct {
 	window time.Duration // how old a heartbeat may be to which an answer is a sign of life
 
-	mu     sync.Mutex
-	looked time.Duration // time in which the loop looked at the others' heartbeats
-	sent   []sentBeat    // our heartbeats that may still be answered
-	round  string        // nonce of the last round that we have begun, "" for none
-	seats  map[string]int
-	heard  []int64 // by seat: the last of our heartbeats that the member has answered
-	next   int     // the term of who has the office now, 0 while we have it
+	mu         sync.Mutex
+	looked     time.Duration // time in which the loop looked at the others' heartbeats
+	sent       []sentBeat    // our heartbeats that may still be answered
+	round      string        // nonce of the last round that we have begun, "" for none
+	agentRanks map[string]int
+	heard      []int64 // by rank among the agents: the last of our heartbeats that the member has answered
+	next       int     // the term of who has the leadership now, 0 while we have it
 }
 
 // sentBeat is one of our heartbeats.
@@ -43,13 +43,13 @@ func (l *ledger) look(gap time.Duration) {
 	l.sent = slices.DeleteFunc(l.sent, func(s sentBeat) bool { return l.looked-s.looked > l.window })
 }
 
-// begin takes in a round, with its members in the order of their seats, and what each of them has answered last.
+// begin takes in a round, with its members in the order of their agent ranks, and what each of them has answered last.
 func (l *ledger) begin(round string, members []string, heard []int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.round, l.heard, l.seats = round, heard, make(map[string]int, len(members))
-	for seat, agent := range members {
-		l.seats[agent] = seat
+	l.round, l.heard, l.agentRanks = round, heard, make(map[string]int, len(members))
+	for agentRank, agent := range members {
+		l.agentRanks[agent] = agentRank
 	}
 }
 
@@ -67,17 +67,17 @@ func (l *ledger) send(b *beat, at time.Time) {
 		return
 	}
 	seen := make([]byte, len(l.heard))
-	for seat, n := range l.heard {
+	for agentRank, n := range l.heard {
 		age := int64(len(seenAges) - 1)
 		if n > 0 {
 			age = min(max(b.N-n, 0), age)
 		}
-		seen[seat] = seenAges[age]
+		seen[agentRank] = seenAges[age]
 	}
 	b.Seen = string(seen)
 }
 
-// resign takes in that another agent has the office, of a later term.
+// resign takes in that another agent has the leadership, of a later term.
 func (l *ledger) resign(term int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -89,8 +89,8 @@ func (l *ledger) answered(agent string, n int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	is := slices.ContainsFunc(l.sent, func(s sentBeat) bool { return s.n == n })
-	if seat, member := l.seats[agent]; is && member {
-		l.heard[seat] = max(l.heard[seat], n)
+	if agentRank, member := l.agentRanks[agent]; is && member {
+		l.heard[agentRank] = max(l.heard[agentRank], n)
 	}
 	return is
 }
@@ -103,7 +103,7 @@ func (l *ledger) heardUntil() time.Time {
 	if len(l.heard) == 0 {
 		return time.Time{}
 	}
-	last := slices.Max(l.heard) // our own seat has none
+	last := slices.Max(l.heard) // our own rank has none
 	for _, s := range l.sent {
 		if s.n == last {
 			return s.at
@@ -116,13 +116,13 @@ func (l *ledger) heardUntil() time.Time {
 // the last of them is for so many or more.
 const seenAges = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ+-"
 
-// answeredBy returns which heartbeat of the coordinator the member with a seat has answered last, 0 for none that is
-// known.
-func (b *beat) answeredBy(seat int) int64 {
-	if seat < 0 || seat >= len(b.Seen) {
+// answeredBy returns which heartbeat of the coordinator the member with a rank among the agents has answered last, 0
+// for none that is known.
+func (b *beat) answeredBy(agentRank int) int64 {
+	if agentRank < 0 || agentRank >= len(b.Seen) {
 		return 0
 	}
-	age := strings.IndexByte(seenAges, b.Seen[seat])
+	age := strings.IndexByte(seenAges, b.Seen[agentRank])
 	if age < 0 || age == len(seenAges)-1 {
 		return 0
 	}

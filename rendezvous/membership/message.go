@@ -124,11 +124,11 @@ type assignment struct {
 	// round.
 	LeadRank int `json:"lead_rank"`
 	HostRank int `json:"host_rank"`
-	// Company is how many of the round's agents are ours, Workers how many workers they have, and Seat the index of
+	// Agents is how many of the round's agents are ours, Workers how many workers they have, and AgentRank the index of
 	// this agent among them, which is not its rank where agents of torchrun take part.
-	Company int `json:"company"`
-	Workers int `json:"workers"`
-	Seat    int `json:"seat"`
+	Agents    int `json:"company"`
+	Workers   int `json:"workers"`
+	AgentRank int `json:"agentRank"`
 	// Heard is which of the coordinator's heartbeats the agent has answered last, as far as the coordinator knows.
 	Heard int64 `json:"heard,omitempty"`
 	// Mixed says that agents of torchrun are among the others.
@@ -224,8 +224,8 @@ type rollMember struct {
 	Name  string `json:"n"`
 }
 
-// lobby tells people how far a meeting has come.
-type lobby struct {
+// waitlist tells people how far a meeting has come.
+type waitlist struct {
 	// Joined are the nodes that are there, Missing those of the last round that are still to come, some of them by
 	// name; the counts are of all.
 	Joined  []string `json:"joined"`

@@ -411,7 +411,7 @@ func garble(t *testing.T, whose string, pause time.Duration) {
 }
 
 // TestCoordinatorApart: somebody answers the coordinator in the place of the store, and keeps from the others that it
-// lives. They follow it in office and go on: by then its workers have ended.
+// lives. They follow it as coordinator and go on: by then its workers have ended.
 func TestCoordinatorApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJob(t, 2, 3)
@@ -461,9 +461,9 @@ func TestFullStoreIsNamed(t *testing.T) {
 	})
 }
 
-// TestTermGarbled: somebody writes garbage over the record of who has the office, once, and a round ends. All take part
-// in the next one. Where the garbage comes back each time, an agent that was in the job ends with a status that lets it
-// be tried again.
+// TestTermGarbled: somebody writes garbage over the record of who has the leadership, once, and a round ends. All take
+// part in the next one. Where the garbage comes back each time, an agent that was in the job ends with a status that
+// lets it be tried again.
 func TestTermGarbled(t *testing.T) {
 	const key = "muster/job7/term"
 	for _, always := range []bool{false, true} {

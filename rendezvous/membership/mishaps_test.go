@@ -128,12 +128,12 @@ func TestNoHeartbeatKey(t *testing.T) {
 		j.cfg.JoinTimeout = 20 * time.Second
 		j.mustMeetLater(t, func(a, b *agent) {
 			foreign := j.space.Client()
-			office := j.office(0)
-			n, err := foreign.Add(t.Context(), office+"tickets", 1)
+			leadership := j.leadership(0)
+			n, err := foreign.Add(t.Context(), leadership+"tickets", 1)
 			if err != nil {
 				t.Fatal(err)
 			}
-			foreign.Set(t.Context(), fmt.Sprintf("%sjoin/%d", office, n),
+			foreign.Set(t.Context(), fmt.Sprintf("%sjoin/%d", leadership, n),
 				[]byte(`{"agent":"stranger","workers":1,"node_rank":-1,"round":-1}`))
 			time.Sleep(10 * time.Second)
 			b.die()
@@ -147,7 +147,7 @@ func TestNoHeartbeatKey(t *testing.T) {
 	})
 }
 
-// TestClaimedAndDied: an agent claims the office and dies before its first heartbeat. The others take the store for
+// TestClaimedAndDied: an agent claims the leadership and dies before its first heartbeat. The others take the store for
 // dead.
 func TestClaimedAndDied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -427,10 +427,10 @@ func TestHugeRound(t *testing.T) {
 		first := a.begin(t.Context())
 		synctest.Wait()
 		foreign := j.space.Client()
-		office := j.office(0)
+		leadership := j.leadership(0)
 		foreign.Set(t.Context(), "muster/job7/beat/stranger", []byte(`{"n":1}`))
-		n, _ := foreign.Add(t.Context(), office+"tickets", 1)
-		foreign.Set(t.Context(), fmt.Sprintf("%sjoin/%d", office, n),
+		n, _ := foreign.Add(t.Context(), leadership+"tickets", 1)
+		foreign.Set(t.Context(), fmt.Sprintf("%sjoin/%d", leadership, n),
 			[]byte(`{"agent":"stranger","workers":1,"node_rank":-1,"round":9223372036854775807}`))
 		<-j.start("b").begin(t.Context())
 		r := <-first

@@ -14,14 +14,14 @@ import (
 type mix struct {
 	busy    bool // a round with others meets or runs
 	cancel  context.CancelCauseFunc
-	letGo   context.CancelFunc // ends the time in which the company is kept alive between two rounds
+	letGo   context.CancelFunc // ends the time in which the peers are kept alive between two rounds
 	done    chan struct{}      // closed when the goroutine of the last round has ended
 	changed chan struct{}
 	count   int // of waiting nodes, as the bridge was told last
 
 	mu      sync.Mutex
-	company []Peer
-	seats   map[string]seat // of the nodes that wait, by agent
+	waiting []Peer
+	joiners map[string]joiner // of the nodes that wait, by agent
 }
 
 // errRoundOver is the cause of a mixed round's end where the verdict came from our side.
@@ -75,17 +75,17 @@ func (c *coordinator) mixing(ctx context.Context, failed chan<- error) {
 	if !r.mixed || r.phase != phaseGather {
 		return
 	}
-	seats, company := map[string]seat{}, make([]Peer, 0, len(r.waiting))
+	joiners, peers := map[string]joiner{}, make([]Peer, 0, len(r.waiting))
 	for _, s := range r.waiting {
-		seats[s.rec.Agent] = s
-		company = append(company, peer(s))
+		joiners[s.rec.Agent] = s
+		peers = append(peers, peer(s))
 	}
 	m.mu.Lock()
-	m.seats, m.company = seats, company
+	m.joiners, m.waiting = joiners, peers
 	m.mu.Unlock()
 	if m.busy {
-		if m.count != len(company) {
-			m.count = len(company)
+		if m.count != len(peers) {
+			m.count = len(peers)
 			select {
 			case m.changed <- struct{}{}:
 			default: // it has not looked yet
@@ -102,7 +102,7 @@ func (c *coordinator) mixing(ctx context.Context, failed chan<- error) {
 	}
 	round, cancel := context.WithCancelCause(ctx)
 	holding, letGo := context.WithCancel(ctx)
-	m.busy, m.cancel, m.letGo, m.done, m.count = true, cancel, letGo, make(chan struct{}), len(company)
+	m.busy, m.cancel, m.letGo, m.done, m.count = true, cancel, letGo, make(chan struct{}), len(peers)
 	number, done := r.last+1, m.done
 	c.background(ctx, failed, func(ctx context.Context) error {
 		defer close(done)
@@ -113,14 +113,14 @@ func (c *coordinator) mixing(ctx context.Context, failed chan<- error) {
 	})
 }
 
-func peer(s seat) Peer {
+func peer(s joiner) Peer {
 	return Peer{Agent: s.rec.Agent, Addr: s.rec.Addr, Role: s.rec.Role, Workers: s.rec.Workers, NodeRank: s.rec.NodeRank}
 }
 
 func (m *mix) peers() []Peer {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.company
+	return m.waiting
 }
 
 // withOthers is one round with agents of torchrun; round ends with the verdict on it, holding when the next one begins.
@@ -153,8 +153,8 @@ func (c *coordinator) withOthers(ctx, round, holding context.Context, number int
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	company := func() []Peer { return c.stillHere(joined) }
-	v, err := c.stay(ctx, round, id, company)
+	peers := func() []Peer { return c.stillHere(joined) }
+	v, err := c.stay(ctx, round, id, peers)
 	if err != nil {
 		return err
 	}
@@ -176,7 +176,7 @@ func (c *coordinator) withOthers(ctx, round, holding context.Context, number int
 		}
 	})
 	defer stop()
-	if err := b.Hold(hold, company); err != nil && hold.Err() == nil {
+	if err := b.Hold(hold, peers); err != nil && hold.Err() == nil {
 		c.log.Warn().Err(err).Msg("our nodes not kept alive for the agents of torchrun")
 	}
 	if round.Err() != nil {
@@ -186,7 +186,7 @@ func (c *coordinator) withOthers(ctx, round, holding context.Context, number int
 }
 
 // stay is the time in which workers run. It returns how the round is to end, as far as that is not decided already.
-func (c *coordinator) stay(ctx, round context.Context, id roundID, company func() []Peer) (rendezvous.Verdict, error) {
+func (c *coordinator) stay(ctx, round context.Context, id roundID, peers func() []Peer) (rendezvous.Verdict, error) {
 	b := c.bridge
 	staying, stop := context.WithCancelCause(round)
 	defer stop(errRoundOver)
@@ -196,10 +196,10 @@ func (c *coordinator) stay(ctx, round context.Context, id roundID, company func(
 		}
 	})
 	v := rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: "PeersChanged", Rank: -1}
-	reason, err := b.Stay(staying, company, c.mix.changed)
+	reason, err := b.Stay(staying, peers, c.mix.changed)
 	v.Message = reason
 	if round.Err() == nil && errors.Is(context.Cause(staying), errPassed) {
-		err = b.Barrier(round, company, c.mix.changed)
+		err = b.Barrier(round, peers, c.mix.changed)
 		if err == nil {
 			return succeeded(), nil
 		}
@@ -234,7 +234,7 @@ func (c *coordinator) partFrom(ctx, round context.Context) error {
 // prepare has the node that gets rank 0 empty its store, or find a free port.
 func (c *coordinator) prepare(ctx context.Context, p preparation, agent string, prepared map[string]int) (string, int, error) {
 	c.mix.mu.Lock()
-	s, ok := c.mix.seats[agent]
+	s, ok := c.mix.joiners[agent]
 	c.mix.mu.Unlock()
 	if !ok {
 		return "", 0, fmt.Errorf("agent %s has left", agent)
@@ -256,7 +256,7 @@ func (c *coordinator) prepare(ctx context.Context, p preparation, agent string, 
 // beginMixed tells our nodes their places among the others.
 func (c *coordinator) beginMixed(ctx context.Context, id roundID, j Joined, prepared map[string]int) error {
 	r := c.roster
-	var seats []seat
+	var joiners []joiner
 	var places []assignment
 	var ranks []int
 	var exit []string
@@ -271,7 +271,7 @@ func (c *coordinator) beginMixed(ctx context.Context, id roundID, j Joined, prep
 		}
 		for _, s := range r.waiting {
 			if s.ticket == ticket {
-				seats, ranks = append(seats, s), append(ranks, p.Rank)
+				joiners, ranks = append(joiners, s), append(ranks, p.Rank)
 			}
 		}
 		_, ready := prepared[p.Agent]
@@ -286,26 +286,26 @@ func (c *coordinator) beginMixed(ctx context.Context, id roundID, j Joined, prep
 			return err
 		}
 	}
-	if len(seats) == 0 {
+	if len(joiners) == 0 {
 		return nil
 	}
 	c.logOrder(id.number, j.World, j.Names)
-	r.begun(id.number, j.Size, seats, ranks)
-	return c.assign(ctx, id, seats, places)
+	r.begun(id.number, j.Size, joiners, ranks)
+	return c.assign(ctx, id, joiners, places)
 }
 
 // stillHere are the nodes of ours in a round that have not gone.
 func (c *coordinator) stillHere(j Joined) []Peer {
 	c.mix.mu.Lock()
-	seats := c.mix.seats
+	joiners := c.mix.joiners
 	c.mix.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var company []Peer
+	var peers []Peer
 	for _, p := range j.Places {
-		if s, ok := seats[p.Agent]; ok && c.here[p.Agent] {
-			company = append(company, peer(s))
+		if s, ok := joiners[p.Agent]; ok && c.here[p.Agent] {
+			peers = append(peers, peer(s))
 		}
 	}
-	return company
+	return peers
 }

@@ -377,7 +377,7 @@ func (n *network) spacesOf(name string) *memstore.Space {
 	return n.spaces[name]
 }
 
-// late lets another agent claim the office first.
+// late lets another agent claim the leadership first.
 func late(c *membership.Config) {
 	c.Store.(*cable).before = func(op, key string) time.Duration {
 		if op == "cas" && strings.HasSuffix(key, "/coordinator") {

@@ -17,8 +17,8 @@ import (
 // progressEvery is how often a meeting says who is waited for.
 const progressEvery = 5 * time.Second
 
-// lobby reads how far the meeting is, and says it in a line.
-func (h *Handler) lobby(ctx context.Context) (l lobby, text string) {
+// waitlist reads how far the meeting is, and says it in a line.
+func (h *Handler) waitlist(ctx context.Context) (l waitlist, text string) {
 	h.mu.Lock()
 	s := h.session
 	h.mu.Unlock()
@@ -37,10 +37,10 @@ func (h *Handler) lobby(ctx context.Context) (l lobby, text string) {
 	defer stop()
 	_, err := s.conn.get(ctx, h.keys.term(term, "lobby"), &l)
 	if isUntrusted(err) {
-		return lobby{}, err.Error()
+		return waitlist{}, err.Error()
 	}
 	if err != nil {
-		return lobby{}, "no word from the coordinator"
+		return waitlist{}, "no word from the coordinator"
 	}
 	if len(l.Standbys) > 0 {
 		h.mu.Lock()
@@ -74,7 +74,7 @@ func (h *Handler) limit(ctx context.Context) (limited context.Context, stop func
 			case <-limited.Done():
 				return
 			}
-			l, text := h.lobby(limited)
+			l, text := h.waitlist(limited)
 			if h.isSpare() {
 				since = time.Now()
 			}
@@ -92,7 +92,7 @@ func (h *Handler) limit(ctx context.Context) (limited context.Context, stop func
 }
 
 // isSpare reports whether a round runs without this agent, by the word of a coordinator that lives: what it wrote into
-// the lobby may be old.
+// the waitlist may be old.
 func (h *Handler) isSpare() bool {
 	h.mu.Lock()
 	s := h.session
@@ -100,15 +100,15 @@ func (h *Handler) isSpare() bool {
 	return s != nil && s.ctx.Err() == nil && s.roundRuns()
 }
 
-// lobby tells how far the meeting is.
-func (r *roster) lobby(now time.Duration) lobby {
-	l := lobby{Count: len(r.waiting), Running: r.phase == phaseRun, Awaits: r.awaits(now)}
-	for _, s := range r.waiting[:min(len(r.waiting), lobbyNames)] {
+// waitlist tells how far the meeting is.
+func (r *roster) waitlist(now time.Duration) waitlist {
+	l := waitlist{Count: len(r.waiting), Running: r.phase == phaseRun, Awaits: r.awaits(now)}
+	for _, s := range r.waiting[:min(len(r.waiting), waitlistNames)] {
 		l.Joined = append(l.Joined, s.rec.String())
 	}
 	if r.phase == phaseGather {
 		missing := r.missing()
-		for _, m := range missing[:min(len(missing), lobbyNames)] {
+		for _, m := range missing[:min(len(missing), waitlistNames)] {
 			l.Missing = append(l.Missing, m.name)
 		}
 		l.Lacking = max(len(missing), r.min-len(r.admitted(slices.Clone(r.waiting), now)))
@@ -116,10 +116,10 @@ func (r *roster) lobby(now time.Duration) lobby {
 	return l
 }
 
-const lobbyNames = 16
+const waitlistNames = 16
 
 // String says it in one line.
-func (l lobby) text(minNodes, maxNodes int) string {
+func (l waitlist) text(minNodes, maxNodes int) string {
 	names := strings.Join(l.Joined, ", ")
 	if l.Count > len(l.Joined) {
 		names += fmt.Sprintf(" and %d more", l.Count-len(l.Joined))

@@ -156,8 +156,8 @@ func TestFarCoordinator(t *testing.T) {
 }
 
 // TestAllOthersDie: the nodes of a job without a token are at some distance from the store, and all but the
-// coordinator's die at once. Its workers are not killed before it says so: nobody else can have its office while it is
-// heard in the store.
+// coordinator's die at once. Its workers are not killed before it says so: nobody else can have its leadership while it
+// is heard in the store.
 func TestAllOthersDie(t *testing.T) {
 	for after := time.Duration(0); after < 500*time.Millisecond; after += 40 * time.Millisecond {
 		t.Run(after.String(), func(t *testing.T) {

@@ -57,8 +57,8 @@ const (
 	phaseOver                // the job has ended
 )
 
-// seat is one agent that wants to join.
-type seat struct {
+// joiner is one agent that wants to join.
+type joiner struct {
 	ticket int64
 	rec    joinRecord
 	since  time.Duration // when it came, by the coordinator's clock
@@ -84,7 +84,7 @@ type roster struct {
 	members    map[string]member // ours among them, by agent
 	silent     int               // how many of them were lost by silence
 	proposed   bool              // a verdict on the round was proposed already
-	waiting    []seat            // by ticket
+	waiting    []joiner          // by ticket
 	tickets    map[string]int64  // theirs, by agent
 	pending    []effect
 	gathers    bool // a meeting is under way, since gatherFrom
@@ -93,7 +93,7 @@ type roster struct {
 	lastJoin   time.Duration
 	mixed      bool // agents of torchrun take part: when a round begins is not ours to say
 	// notBefore is until when no round begins: others may not have stopped yet. inherited says that we came to an
-	// office whose holder died.
+	// leadership whose holder died.
 	notBefore time.Duration
 	inherited bool
 	// moved is 1 where the store has moved to us: then half of the last round may be at the one before.
@@ -103,7 +103,7 @@ type roster struct {
 	restarts, replacements int
 	lostOf                 losses
 	orders                 rendezvous.Orders // of the job, since the last verdict
-	predecessor            string            // agent whose office we have; where it does not come back it is a lost node
+	predecessor            string            // agent whose leadership we have; where it does not come back it is a lost node
 	leaving                bool              // the host of the store leaves: the next round is for its successor
 }
 
@@ -121,20 +121,20 @@ type effect struct {
 
 // beginning is a round that begins: its nodes by rank.
 type beginning struct {
-	number int
-	seats  []seat
+	number  int
+	joiners []joiner
 }
 
 // reply ends a ticket without a place.
 type reply struct {
-	seat
+	joiner
 	answer answer
 }
 
 // join takes in a ticket. settle is to follow, as after every change.
 func (r *roster) join(now time.Duration, ticket int64, rec joinRecord) {
 	if why := r.misfit(rec); why != "" {
-		r.refuse(seat{ticket: ticket, rec: rec}, why)
+		r.refuse(joiner{ticket: ticket, rec: rec}, why)
 		return
 	}
 	if _, again := r.tickets[rec.Agent]; again { // an agent has one wish at a time: the last one counts
@@ -146,9 +146,9 @@ func (r *roster) join(now time.Duration, ticket int64, rec joinRecord) {
 		r.silent = max(r.silent-1, 0)
 	}
 	r.tickets[rec.Agent] = ticket
-	r.waiting = append(r.waiting, seat{ticket: ticket, rec: rec, since: now, first: ticket})
+	r.waiting = append(r.waiting, joiner{ticket: ticket, rec: rec, since: now, first: ticket})
 	if n := len(r.waiting); n > 1 && r.waiting[n-2].first > ticket {
-		slices.SortFunc(r.waiting, func(a, b seat) int { return cmp.Compare(a.first, b.first) })
+		slices.SortFunc(r.waiting, func(a, b joiner) int { return cmp.Compare(a.first, b.first) })
 	}
 	if rec.Round > r.round && !r.inherited && r.moved == 0 {
 		// Its last round was at a store whose place this one has taken: that has ended, and whoever has not heard of it
@@ -183,14 +183,14 @@ func (r *roster) again(ticket int64, rec joinRecord) (old int64, waits bool) {
 }
 
 // refuse ends a ticket.
-func (r *roster) refuse(s seat, why string) {
+func (r *roster) refuse(s joiner, why string) {
 	r.pending = append(r.pending, effect{reply: &reply{s, answer{Refused: why}}})
 }
 
 // drop forgets what an agent waits for.
 func (r *roster) drop(agent string) {
 	delete(r.tickets, agent)
-	r.waiting = slices.DeleteFunc(r.waiting, func(s seat) bool { return s.rec.Agent == agent })
+	r.waiting = slices.DeleteFunc(r.waiting, func(s joiner) bool { return s.rec.Agent == agent })
 }
 
 // misfit says why an agent can never be in this job, "" if it can.
@@ -294,7 +294,7 @@ func (r *roster) afterLoss(name string, how goes) rendezvous.Verdict {
 			" in the store; " + foreignHint
 		return v
 	}
-	if !left && !r.inherited { // in an office that we took over nobody is counted who had gone long before
+	if !left && !r.inherited { // in a leadership that we took over nobody is counted who had gone long before
 		r.replacements++
 	}
 	r.limit(&v, r.restarts, r.replacements)
@@ -365,8 +365,8 @@ func (r *roster) settle(now time.Duration) []effect {
 		r.grow(now)
 	default:
 		r.refuseDoubles(now)
-		if seats, wait := r.choose(now); wait == 0 && !r.mixed {
-			r.begin(seats)
+		if joiners, wait := r.choose(now); wait == 0 && !r.mixed {
+			r.begin(joiners)
 		}
 	}
 	effects := r.pending
@@ -398,18 +398,18 @@ func (r *roster) target(n int) int {
 
 // candidates are the waiting nodes that may be in the next round, best first: survivors by their old rank, then the
 // others as they came.
-func (r *roster) candidates(now time.Duration) []seat {
-	seats := r.admitted(slices.Clone(r.waiting), now)
+func (r *roster) candidates(now time.Duration) []joiner {
+	joiners := r.admitted(slices.Clone(r.waiting), now)
 	if r.fixed {
 		claims := r.claims()
-		seats = slices.DeleteFunc(seats, func(s seat) bool { return claims.holder(s) != "" })
+		joiners = slices.DeleteFunc(joiners, func(s joiner) bool { return claims.holder(s) != "" })
 	}
-	slices.SortStableFunc(seats, func(a, b seat) int { return cmp.Compare(r.oldRank(a), r.oldRank(b)) })
-	return seats
+	slices.SortStableFunc(joiners, func(a, b joiner) int { return cmp.Compare(r.oldRank(a), r.oldRank(b)) })
+	return joiners
 }
 
 // oldRank is the rank that a node had in the round before, or more than any rank.
-func (r *roster) oldRank(s seat) int {
+func (r *roster) oldRank(s joiner) int {
 	if s.rec.Round == r.last && s.rec.Round >= 0 {
 		return s.rec.Rank
 	}
@@ -432,7 +432,7 @@ func (r *roster) missing() []member {
 const never = time.Duration(math.MaxInt64)
 
 // choose returns the nodes of the next round, or how long to wait before asking again.
-func (r *roster) choose(now time.Duration) (seats []seat, wait time.Duration) {
+func (r *roster) choose(now time.Duration) (joiners []joiner, wait time.Duration) {
 	all := r.candidates(now)
 	n := r.target(len(all))
 	switch {
@@ -527,37 +527,37 @@ func (r *roster) wake(now time.Duration) time.Duration {
 	return wait
 }
 
-// begin makes the next round of seats.
-func (r *roster) begin(seats []seat) {
-	b := beginning{number: r.last + 1, seats: make([]seat, len(seats))}
+// begin makes the next round of those who join.
+func (r *roster) begin(joiners []joiner) {
+	b := beginning{number: r.last + 1, joiners: make([]joiner, len(joiners))}
 	if r.fixed {
-		for _, s := range seats {
-			b.seats[s.rec.NodeRank] = s
+		for _, s := range joiners {
+			b.joiners[s.rec.NodeRank] = s
 		}
 	} else {
-		places := make([]Placement, len(seats))
-		claimed := make(map[int]bool, len(seats)) // rounds of the same number at two stores gave the same ranks
-		for i, s := range seats {
+		places := make([]Placement, len(joiners))
+		claimed := make(map[int]bool, len(joiners)) // rounds of the same number at two stores gave the same ranks
+		for i, s := range joiners {
 			places[i] = Placement{Addr: s.rec.Addr}
 			if rank := r.oldRank(s); rank != math.MaxInt && !claimed[rank] {
 				places[i].Survivor, places[i].Rank, claimed[rank] = true, rank, true
 			}
 		}
 		for rank, i := range r.order(places) {
-			b.seats[rank] = seats[i]
+			b.joiners[rank] = joiners[i]
 		}
 	}
-	ranks := make([]int, len(seats))
+	ranks := make([]int, len(joiners))
 	for i := range ranks {
 		ranks[i] = i
 	}
-	r.begun(b.number, len(b.seats), b.seats, ranks)
+	r.begun(b.number, len(b.joiners), b.joiners, ranks)
 	r.pending = append(r.pending, effect{begin: &b})
 }
 
-// begun notes that a round of size nodes runs, of which ours are seats, with ranks.
-func (r *roster) begun(number, size int, seats []seat, ranks []int) {
-	for _, s := range seats {
+// begun notes that a round of size nodes runs, of which ours are joiners, with ranks.
+func (r *roster) begun(number, size int, joiners []joiner, ranks []int) {
+	for _, s := range joiners {
 		r.restarts = max(r.restarts, s.rec.Restarts)
 		r.replacements = max(r.replacements, s.rec.Replacements)
 		r.orders.Learn(s.rec.Orders)
@@ -574,12 +574,12 @@ func (r *roster) begun(number, size int, seats []seat, ranks []int) {
 	}
 	r.phase, r.round, r.last, r.size = phaseRun, number, number, size
 	r.silent, r.proposed, r.inherited, r.notBefore, r.moved, r.predecessor, r.gathers = 0, false, false, 0, 0, "", false
-	r.members = make(map[string]member, len(seats))
-	for i, s := range seats {
+	r.members = make(map[string]member, len(joiners))
+	for i, s := range joiners {
 		r.members[s.rec.Agent] = member{rank: ranks[i], name: s.rec.String()}
 		delete(r.tickets, s.rec.Agent)
 	}
-	r.waiting = slices.DeleteFunc(r.waiting, func(s seat) bool { _, waits := r.tickets[s.rec.Agent]; return !waits })
+	r.waiting = slices.DeleteFunc(r.waiting, func(s joiner) bool { _, waits := r.tickets[s.rec.Agent]; return !waits })
 }
 
 // name returns the name of an agent's node for people.

@@ -105,7 +105,7 @@ func (c *crowd) answered(ticket int64) *person {
 }
 
 func (c *crowd) begin(b *beginning) {
-	n := len(b.seats)
+	n := len(b.joiners)
 	switch {
 	case c.ended:
 		c.t.Fatal("a round begins after the end")
@@ -124,7 +124,7 @@ func (c *crowd) begin(b *beginning) {
 		}
 	}
 	seen := map[string]bool{}
-	for rank, s := range b.seats {
+	for rank, s := range b.joiners {
 		if seen[s.rec.Agent] {
 			c.t.Fatalf("%s has two ranks", s.rec.Agent)
 		}
@@ -140,7 +140,7 @@ func (c *crowd) begin(b *beginning) {
 		p.in = false
 	}
 	c.round, c.verdict = b.number, false
-	for rank, s := range b.seats {
+	for rank, s := range b.joiners {
 		if p := c.answered(s.ticket); p != nil {
 			p.in = true
 			p.rec.Round, p.rec.Rank, p.rec.Size, p.rec.Restarts, p.rec.Replacements = b.number, rank, n, c.r.restarts, c.r.replacements
@@ -252,7 +252,7 @@ func TestRosterInvariants(t *testing.T) {
 		}
 		possible := c.r.target(len(c.alive)) > 0
 		if c.r.phase != phaseOver && possible && c.round == before {
-			t.Fatalf("%d nodes wait, and no round begins: %+v", len(c.r.waiting), c.r.lobby(0))
+			t.Fatalf("%d nodes wait, and no round begins: %+v", len(c.r.waiting), c.r.waitlist(0))
 		}
 	})
 }

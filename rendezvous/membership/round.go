@@ -23,7 +23,7 @@ type round struct {
 	tallied chan rendezvous.Tally
 	running context.Context // ends with the round
 	leader  string          // agent id of the coordinator
-	// decision is the coordinator's where this agent has the office, else nil.
+	// decision is the coordinator's where this agent has the leadership, else nil.
 	decision *decision
 	strayed  context.Context // ends before, where the round is not the coordinator's any more
 	end      context.CancelFunc
@@ -79,8 +79,8 @@ func newRound(h *Handler, a assignment) *round {
 	return r
 }
 
-// note keeps what the first verdict that is heard means for the next round. The watch hears it, and so does who proposes,
-// who may have left the round before the watch has come to it.
+// note keeps what the first verdict that is heard means for the next round. The watch hears it, and so does who
+// proposes, who may have left the round before the watch has come to it.
 func (r *round) note(v rendezvous.Verdict) {
 	h := r.h
 	r.mu.Lock()
@@ -103,10 +103,10 @@ func (r *round) note(v rendezvous.Verdict) {
 // us.
 func (r *round) settle() {
 	ctx, all := r.s.ctx, r.key("allheard")
-	err := r.say(ctx, r.seat("heard", r.a.Seat), noteRecord{})
-	if err == nil && r.a.Seat == 0 {
-		err = r.s.conn.collect(ctx, r.seats("heard"), r.pause(), func(i int, raw []byte) bool {
-			_, err := r.h.codec.open(r.seat("heard", i), raw, &noteRecord{})
+	err := r.say(ctx, r.agentKey("heard", r.a.AgentRank), noteRecord{})
+	if err == nil && r.a.AgentRank == 0 {
+		err = r.s.conn.collect(ctx, r.agentKeys("heard"), r.pause(), func(i int, raw []byte) bool {
+			_, err := r.h.codec.open(r.agentKey("heard", i), raw, &noteRecord{})
 			return err == nil
 		})
 		if err == nil {
@@ -201,8 +201,8 @@ func (r *round) insist(key string, own []byte, pause time.Duration, looks int) {
 	})
 }
 
-// litter returns what this agent has written for the round.
-func (r *round) litter() []string {
+// written returns what this agent has written for the round.
+func (r *round) written() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Collect(maps.Keys(r.wrote))
@@ -210,12 +210,12 @@ func (r *round) litter() []string {
 
 // tidy deletes what this agent has written for the round before the last one: nobody reads it any more.
 func (h *Handler) tidy(s *session, r *round) {
-	old := h.litter[0]
-	h.litter[0], h.litter[1] = h.litter[1], r
+	old := h.stale[0]
+	h.stale[0], h.stale[1] = h.stale[1], r
 	if old == nil || old.s != s { // that store is lost
 		return
 	}
-	keys := old.litter()
+	keys := old.written()
 	s.wg.Go(func() { _ = s.conn.remove(s.ctx, keys...) }) // where it fails the store is lost
 }
 
@@ -229,23 +229,25 @@ func (r *round) leave() {
 	r.wg.Wait()
 }
 
-func (r *round) key(name string) string            { return r.h.keys.round(r.a.id(), name) }
-func (r *round) seat(name string, seat int) string { return r.h.keys.seat(r.a.id(), name, seat) }
+func (r *round) key(name string) string { return r.h.keys.round(r.a.id(), name) }
+func (r *round) agentKey(name string, agentRank int) string {
+	return r.h.keys.agentKey(r.a.id(), name, agentRank)
+}
 
-// seats are the keys under which the agents of the round say something.
-func (r *round) seats(name string) []string {
-	keys := make([]string, r.a.Company)
+// agentKeys are the keys under which the agents of the round say something.
+func (r *round) agentKeys(name string) []string {
+	keys := make([]string, r.a.Agents)
 	for i := range keys {
-		keys[i] = r.seat(name, i)
+		keys[i] = r.agentKey(name, i)
 	}
 	return keys
 }
 
 // await waits for the verdict. Where the store or the coordinator is lost first, it is to meet again.
 func (r *round) await(ctx context.Context) (rendezvous.Verdict, bool) {
-	office := r.s.office(r.h.term.term)
+	leadership := r.s.leadership(r.h.term.term)
 	for {
-		waiting, cancel := both(ctx, office)
+		waiting, cancel := both(ctx, leadership)
 		waiting, stop := both(waiting, r.strayed)
 		v, err := r.decided(waiting)
 		stop()
@@ -274,9 +276,9 @@ func (r *round) await(ctx context.Context) (rendezvous.Verdict, bool) {
 				v = counts
 			}
 			return v, true
-		case office.Err() != nil:
-			// Whoever follows in office may say it, too: the first one counts.
-			v := r.lossBy(context.Cause(office), "the node of the coordinator is lost") //nolint:contextcheck // only its cause
+		case leadership.Err() != nil:
+			// Whoever follows as coordinator may say it, too: the first one counts.
+			v := r.lossBy(context.Cause(leadership), "the node of the coordinator is lost") //nolint:contextcheck // only its cause
 			if v, err := r.offer(ctx, v); err == nil {
 				return v, true
 			}
@@ -289,7 +291,7 @@ func (r *round) await(ctx context.Context) (rendezvous.Verdict, bool) {
 }
 
 // lossBy is the verdict on the round where the coordinator is not heard of, or does not hear this node: that is no lost
-// node where cause says so. Whoever has the office then may not wait for us.
+// node where cause says so. Whoever has the leadership then may not wait for us.
 func (r *round) lossBy(cause error, message string) rendezvous.Verdict {
 	v := rendezvous.Verdict{Kind: rendezvous.Reassemble, Rank: -1, Node: r.h.cfg.Node, Grace: r.h.cfg.fence()}
 	switch {

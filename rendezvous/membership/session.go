@@ -23,32 +23,32 @@ type session struct {
 	wg    sync.WaitGroup // everything but the heartbeat
 	beats sync.WaitGroup
 
-	mu      sync.Mutex
-	mandate mandate // that of the coordinator
-	leader  string  // agent id of the coordinator
-	runs    bool    // the coordinator has said that a round runs
-	leads   int     // the term that this agent is the coordinator of, -1 for none
-	offices map[int]*office
-	sent    time.Time       // when the last heartbeat was sent
-	heard   time.Time       // when the last one was sent that the store has answered
-	leases  chan time.Time  // what follows from that, the newest only
-	final   bool            // the job is decided, and all have heard it
-	round   int64           // the one that this agent is in, or was in last; noRound before
-	host    string          // agent id of who serves the store, empty for none of ours
-	nonce   string          // of that round
-	seat    int             // in it
-	fenced  bool            // most of it is out of reach
-	replies replies         // to the coordinator's heartbeats
-	proven  time.Time       // when a word of ours was sent that has certainly been heard by who may begin a round without us
-	vacant  bool            // the coordinator has left: nobody can, before another one has the office
-	retired bool            // another one has the office that this agent had
-	ledger  *ledger         // of the coordinator in this process, nil where there was none
-	current context.Context // of the round; ends with it, and where it is not the coordinator's any more
-	strayed context.CancelCauseFunc
-	astray  time.Duration // how long the coordinator has said so
-	nudge   chan struct{} // a heartbeat is to be sent now
+	mu          sync.Mutex
+	mandate     mandate // that of the coordinator
+	leader      string  // agent id of the coordinator
+	runs        bool    // the coordinator has said that a round runs
+	leads       int     // the term that this agent is the coordinator of, -1 for none
+	leaderships map[int]*leadership
+	sent        time.Time       // when the last heartbeat was sent
+	heard       time.Time       // when the last one was sent that the store has answered
+	leases      chan time.Time  // what follows from that, the newest only
+	final       bool            // the job is decided, and all have heard it
+	round       int64           // the one that this agent is in, or was in last; noRound before
+	host        string          // agent id of who serves the store, empty for none of ours
+	nonce       string          // of that round
+	agentRank   int             // in it
+	fenced      bool            // most of it is out of reach
+	replies     replies         // to the coordinator's heartbeats
+	proven      time.Time       // when a word of ours was sent that has certainly been heard by who may begin a round without us
+	vacant      bool            // the coordinator has left: nobody can, before another one has the leadership
+	retired     bool            // another one has the leadership that this agent had
+	ledger      *ledger         // of the coordinator in this process, nil where there was none
+	current     context.Context // of the round; ends with it, and where it is not the coordinator's any more
+	strayed     context.CancelCauseFunc
+	astray      time.Duration // how long the coordinator has said so
+	nudge       chan struct{} // a heartbeat is to be sent now
 
-	company atomic.Int64 // how many agents of ours are in the round
+	agents  atomic.Int64 // how many agents of ours are in the round
 	cut     atomic.Int64 // the round most of which the coordinator in this process does not hear of, noRound for none
 	running atomic.Bool  // whether the coordinator in this process has a round that runs
 }
@@ -83,10 +83,10 @@ func (s *session) answered(at time.Time) {
 	case s.retired:
 		return
 	}
-	// Who could follow us in office has heard us as long as anybody of them has. Where there is only one other its
+	// Who could follow us as coordinator has heard us as long as anybody of them has. Where there is only one other its
 	// silence may be its own end, and nobody can answer in the place of a store that we serve. Without a token what
 	// others say proves no more than the answer of the store, in which they find our heartbeat.
-	if s.h.codec.macs != nil && s.company.Load() > 2 && s.host != s.h.id && s.current != nil && s.current.Err() == nil {
+	if s.h.codec.macs != nil && s.agents.Load() > 2 && s.host != s.h.id && s.current != nil && s.current.Err() == nil {
 		if at = s.ledger.heardUntil(); at.IsZero() {
 			return
 		}
@@ -139,10 +139,10 @@ func (s *session) grantLocked(until time.Time) {
 // longer: most of that may have been out of reach. asked is when the agent sent the wish that has led to its place. The
 // context ends where the coordinator is in another round, or in none.
 func (s *session) enter(ctx context.Context, a assignment, asked time.Time) context.Context {
-	s.company.Store(int64(a.Company))
+	s.agents.Store(int64(a.Agents))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.round, s.nonce, s.seat, s.host, s.fenced = int64(a.Round), a.Nonce, a.Seat, a.Host, false
+	s.round, s.nonce, s.agentRank, s.host, s.fenced = int64(a.Round), a.Nonce, a.AgentRank, a.Host, false
 	s.proven = asked
 	if at := s.replies.at(a.Heard); at.After(asked) {
 		s.proven = at
@@ -177,7 +177,7 @@ func (s *session) hears(agent string, b beat, gap time.Duration) {
 	if b.Round != s.nonce {
 		return
 	}
-	if at := s.replies.at(b.answeredBy(s.seat)); at.After(s.proven) {
+	if at := s.replies.at(b.answeredBy(s.agentRank)); at.After(s.proven) {
 		s.proven = at
 		s.renewLocked(at)
 	}
@@ -204,14 +204,14 @@ var (
 	errNoAnswer = errors.New("the store does not answer")
 )
 
-// errGarbled is the end of the office of a coordinator that may live.
+// errGarbled is the end of the leadership of a coordinator that may live.
 var errGarbled = errors.New("something that is no agent of this job replaces or removes the heartbeats of the coordinator in the store")
 
-// errAnew is the end of the office of a coordinator that lives.
+// errAnew is the end of the leadership of a coordinator that lives.
 var errAnew = errors.New("the coordinator has begun anew")
 
 // unheard ends the round where nothing that we have sent for as long as a node may be silent has certainly been heard:
-// what is left of our lease is for the workers to end. The coordinator stays in office until it is silent for as long
+// what is left of our lease is for the workers to end. The coordinator stays coordinator until it is silent for as long
 // itself.
 func (s *session) unheard(why error) {
 	s.mu.Lock()
@@ -241,13 +241,13 @@ func (s *session) outOfReach(rounds ...int64) {
 	s.fenced = is
 }
 
-// office is a coordinator's time.
-type office struct {
+// leadership is a coordinator's time.
+type leadership struct {
 	ctx context.Context
 	end context.CancelCauseFunc
 }
 
-// lostError is the cause of the end of a session, or of a coordinator's office.
+// lostError is the cause of the end of a session, or of a coordinator's leadership.
 type lostError struct {
 	why   error
 	fatal bool // it is not the store that is to blame: another session would end the same way
@@ -258,7 +258,7 @@ func (e *lostError) Unwrap() error { return e.why }
 
 func newSession(h *Handler) *session {
 	s := &session{
-		h: h, conn: h.conn, place: h.cfg.Place, mandate: mandate{term: -1}, leads: -1, offices: map[int]*office{},
+		h: h, conn: h.conn, place: h.cfg.Place, mandate: mandate{term: -1}, leads: -1, leaderships: map[int]*leadership{},
 		sent: time.Now(), heard: time.Now(), leases: make(chan time.Time, 1), nudge: make(chan struct{}, 1),
 	}
 	s.round = noRound
@@ -315,10 +315,10 @@ func (s *session) followLocked(m mandate, agent string) {
 	}
 	s.mandate, s.leader = m, agent
 	s.replies.follow(agent)
-	s.officeLocked(m.term)
+	s.leadershipLocked(m.term)
 }
 
-// followNext follows whoever has the office after a term, if anybody has. The workers of the round before may take
+// followNext follows whoever has the leadership after a term, if anybody has. The workers of the round before may take
 // their time to end, and until then we ask for no place: it counts us by our answers to its heartbeats.
 func (s *session) followNext(ctx context.Context, store *records, term int) error {
 	var in termRecord
@@ -340,12 +340,12 @@ func (s *session) followNext(ctx context.Context, store *records, term int) erro
 	return nil
 }
 
-// resigned takes in that another agent has the office that this one had. It does not wait for us: our workers end
+// resigned takes in that another agent has the leadership that this one had. It does not wait for us: our workers end
 // before it begins a round.
 func (s *session) resigned(term int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.officeLocked(term).end(&lostError{why: errAnew})
+	s.leadershipLocked(term).end(&lostError{why: errAnew})
 	if s.retired = true; !s.final {
 		s.grantLocked(time.Now().Add(s.h.cfg.fence()))
 	}
@@ -372,12 +372,12 @@ func (s *session) roundRuns() bool {
 	return s.runs
 }
 
-func (s *session) officeLocked(term int) *office {
-	o := s.offices[term]
+func (s *session) leadershipLocked(term int) *leadership {
+	o := s.leaderships[term]
 	if o == nil {
-		o = &office{}
+		o = &leadership{}
 		o.ctx, o.end = context.WithCancelCause(s.ctx)
-		s.offices[term] = o
+		s.leaderships[term] = o
 	}
 	return o
 }
@@ -389,24 +389,24 @@ func (s *session) ledBy() string {
 	return s.leader
 }
 
-// office returns a context that ends with the coordinator of a term.
-func (s *session) office(term int) context.Context {
+// leadership returns a context that ends with the coordinator of a term.
+func (s *session) leadership(term int) context.Context {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.officeLocked(term).ctx
+	return s.leadershipLocked(term).ctx
 }
 
 // deposed reports whether the coordinator of a term is known to be gone.
 func (s *session) deposed(term int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	o := s.offices[term]
+	o := s.leaderships[term]
 	return o != nil && o.ctx.Err() != nil
 }
 
-// depose ends a coordinator's office: it is not heard of any more.
+// depose ends a coordinator's leadership: it is not heard of any more.
 func (s *session) depose(term int, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.officeLocked(term).end(&lostError{why: why})
+	s.leadershipLocked(term).end(&lostError{why: why})
 }

@@ -39,12 +39,12 @@ func threeAt(t *testing.T, middles map[string]*middle) (j *job, a, b, c *agent) 
 }
 
 // TestGraceWhereCoordinatorLeaves: the node of the coordinator is told to stop, and leaves. The workers of the others
-// have their grace, and whoever takes the office waits for them: whether it takes that at once, or is busy with workers
-// of its own.
+// have their grace, and whoever takes the leadership waits for them: whether it takes that at once, or is busy with
+// workers of its own.
 func TestGraceWhereCoordinatorLeaves(t *testing.T) {
 	for name, busy := range map[string]time.Duration{
-		"the office is taken at once": 100 * time.Millisecond,
-		"nobody takes the office":     15 * time.Second,
+		"the leadership is taken at once": 100 * time.Millisecond,
+		"nobody takes the leadership":     15 * time.Second,
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -84,7 +84,8 @@ func TestGraceWhereCoordinatorLeaves(t *testing.T) {
 }
 
 // TestTwoCoordinators: the workers of a round end, for which they have time, and b does not hear the coordinator's
-// heartbeats for a while: it takes the office. The one before grants nothing from then on, and c follows the new one.
+// heartbeats for a while: it takes the leadership. The one before grants nothing from then on, and c follows the new
+// one.
 func TestTwoCoordinators(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var beat atomic.Pointer[record] // of a, as b sees it

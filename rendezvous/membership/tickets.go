@@ -142,7 +142,7 @@ func (c *coordinator) record(ctx context.Context, ticket int64, value []byte) er
 		case err == nil:
 			c.take(ctx, ticket, rec)
 		case isNonce(rec.Agent) && c.codec.by(key, writer, rec.Agent) == nil: // an agent of this job that claims too much
-			c.roster.refuse(seat{ticket: ticket, rec: rec}, err.Error())
+			c.roster.refuse(joiner{ticket: ticket, rec: rec}, err.Error())
 		default:
 			c.log.Warn().Err(err).Msg("ticket not understood")
 		}
@@ -194,7 +194,7 @@ func (c *coordinator) heardBefore(ctx context.Context, ticket int64, rec joinRec
 		c.untold = append(c.untold, untold{ticket, c.now()})
 		return true
 	}
-	if err := c.reply(ctx, seat{ticket: ticket, rec: rec}, before.answer); err != nil {
+	if err := c.reply(ctx, joiner{ticket: ticket, rec: rec}, before.answer); err != nil {
 		c.log.Debug().Err(err).Msg("answer not given again") // the store is lost
 	}
 	return true

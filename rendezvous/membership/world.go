@@ -33,10 +33,10 @@ func (c *coordinator) yield(ctx context.Context) error {
 	if c.goneTo == "" {
 		return nil
 	}
-	seats := r.waiting
+	joiners := r.waiting
 	r.waiting = nil
 	clear(r.tickets)
-	return c.sendBack(ctx, seats)
+	return c.sendBack(ctx, joiners)
 }
 
 // abandon leaves word at this store that the job is at another one: for those who were cut off when it was given up,
@@ -52,8 +52,8 @@ func (c *coordinator) abandon(ctx context.Context, at string) error {
 }
 
 // sendBack tells nodes that wait where the job is.
-func (c *coordinator) sendBack(ctx context.Context, seats []seat) error {
-	for _, s := range seats {
+func (c *coordinator) sendBack(ctx context.Context, joiners []joiner) error {
+	for _, s := range joiners {
 		if err := c.reply(ctx, s, answer{Elsewhere: c.goneTo, Unbegun: !c.began.Load()}); err != nil {
 			return err
 		}
@@ -115,10 +115,10 @@ func (c *coordinator) otherWorld(ctx context.Context) otherWorld {
 			return w, false
 		}
 		keys := []string{c.keys.elsewhere(c.job)}
-		if office, err := c.officeAt(trying, there); err == nil {
-			keys = append(keys, c.keys.term(office, keyElsewhere))
-			var l lobby
-			if _, err := there.peek(trying, c.keys.term(office, "lobby"), &l); storeFailed(err) {
+		if leadership, err := c.leadershipAt(trying, there); err == nil {
+			keys = append(keys, c.keys.term(leadership, keyElsewhere))
+			var l waitlist
+			if _, err := there.peek(trying, c.keys.term(leadership, "lobby"), &l); storeFailed(err) {
 				return w, false
 			}
 			w.runs = l.Running
@@ -178,8 +178,8 @@ func (c *coordinator) claims(w otherWorld) bool {
 	return claims
 }
 
-// officeAt returns whose office it is at another store.
-func (c *coordinator) officeAt(ctx context.Context, there *records) (mandate, error) {
+// leadershipAt returns whose leadership it is at another store.
+func (c *coordinator) leadershipAt(ctx context.Context, there *records) (mandate, error) {
 	var term termRecord
 	var rec coordinatorRecord
 	f, err := there.peek(ctx, c.keys.job("term"), &term)
@@ -202,9 +202,9 @@ func (c *coordinator) dissolve(ctx context.Context, at string) {
 	}
 	defer func() { _ = conn.Close() }()
 	there := newRecords(conn, c.codec)
-	office, err := c.officeAt(ctx, there)
+	leadership, err := c.leadershipAt(ctx, there)
 	if err == nil {
-		err = there.set(ctx, c.keys.term(office, keyElsewhere), elsewhereRecord{At: c.cfg.At, Waits: !c.began.Load()})
+		err = there.set(ctx, c.keys.term(leadership, keyElsewhere), elsewhereRecord{At: c.cfg.At, Waits: !c.began.Load()})
 	}
 	if err == nil {
 		c.log.Warn().Str("addr", at).Msg("nodes have begun this job again where its store was before: they are told")

@@ -31,13 +31,13 @@ func New(cfg c10d.BridgeConfig) (*Bridge, error) {
 func (b *Bridge) Appeared(ctx context.Context) error { return b.c10d.Appeared(ctx) }
 
 // Join implements membership.Bridge.
-func (b *Bridge) Join(ctx context.Context, company func() []membership.Peer, changed <-chan struct{},
+func (b *Bridge) Join(ctx context.Context, peers func() []membership.Peer, changed <-chan struct{},
 	master membership.Master,
 ) (membership.Joined, error) {
-	var mu sync.Mutex // the company is asked for while the master is found
+	var mu sync.Mutex // the peers are asked for while the master is found
 	agents := map[c10d.Node]string{}
 	ask := func() []c10d.Peer {
-		now := company()
+		now := peers()
 		mu.Lock()
 		defer mu.Unlock()
 		for _, f := range now {
@@ -67,8 +67,8 @@ func (b *Bridge) Join(ctx context.Context, company func() []membership.Peer, cha
 }
 
 // Stay implements membership.Bridge.
-func (b *Bridge) Stay(ctx context.Context, company func() []membership.Peer, changed <-chan struct{}) (string, error) {
-	reason, err := b.c10d.Stay(ctx, asked(company), changed)
+func (b *Bridge) Stay(ctx context.Context, peers func() []membership.Peer, changed <-chan struct{}) (string, error) {
+	reason, err := b.c10d.Stay(ctx, asked(peers), changed)
 	if errors.Is(err, c10d.ErrClosed) {
 		return "", ended(rendezvous.Fail, "PeersFailed", reason)
 	}
@@ -76,13 +76,13 @@ func (b *Bridge) Stay(ctx context.Context, company func() []membership.Peer, cha
 }
 
 // Hold implements membership.Bridge.
-func (b *Bridge) Hold(ctx context.Context, company func() []membership.Peer) error {
-	return b.c10d.Hold(ctx, asked(company))
+func (b *Bridge) Hold(ctx context.Context, peers func() []membership.Peer) error {
+	return b.c10d.Hold(ctx, asked(peers))
 }
 
 // Barrier implements membership.Bridge.
-func (b *Bridge) Barrier(ctx context.Context, company func() []membership.Peer, changed <-chan struct{}) error {
-	return over(b.c10d.Barrier(ctx, asked(company), changed))
+func (b *Bridge) Barrier(ctx context.Context, peers func() []membership.Peer, changed <-chan struct{}) error {
+	return over(b.c10d.Barrier(ctx, asked(peers), changed))
 }
 
 // Close implements membership.Bridge.
@@ -91,16 +91,16 @@ func (b *Bridge) Close(ctx context.Context) error { return b.c10d.Close(ctx) }
 // Progress implements membership.Bridge.
 func (b *Bridge) Progress() string { return b.c10d.Progress() }
 
-func asked(company func() []membership.Peer) func() []c10d.Peer {
-	return func() []c10d.Peer { return translate(company()) }
+func asked(peers func() []membership.Peer) func() []c10d.Peer {
+	return func() []c10d.Peer { return translate(peers()) }
 }
 
-func translate(company []membership.Peer) []c10d.Peer {
-	peers := make([]c10d.Peer, len(company))
-	for i, f := range company {
-		peers[i] = c10d.Peer{Node: node(f), Role: f.Role, LocalWorldSize: f.Workers}
+func translate(peers []membership.Peer) []c10d.Peer {
+	theirs := make([]c10d.Peer, len(peers))
+	for i, f := range peers {
+		theirs[i] = c10d.Peer{Node: node(f), Role: f.Role, LocalWorldSize: f.Workers}
 	}
-	return peers
+	return theirs
 }
 
 // node names an agent as torchrun's agents do. Its process id stands for the agent's own: all that matters is that no

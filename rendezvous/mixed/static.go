@@ -133,12 +133,12 @@ type brings struct {
 }
 
 // Join implements membership.Bridge. The place is the store's own, so master is not asked.
-func (s *Static) Join(ctx context.Context, company func() []membership.Peer, changed <-chan struct{},
+func (s *Static) Join(ctx context.Context, peers func() []membership.Peer, changed <-chan struct{},
 	_ membership.Master,
 ) (j membership.Joined, err error) {
 	var ours map[int]membership.Peer
 	for {
-		if ours, s.others, err = s.gather(ctx, company()); err != nil {
+		if ours, s.others, err = s.gather(ctx, peers()); err != nil {
 			return j, err
 		}
 		if len(ours)+len(s.others) == s.cfg.Nodes {
@@ -171,9 +171,9 @@ func (s *Static) Join(ctx context.Context, company func() []membership.Peer, cha
 }
 
 // gather finds out which node ranks are ours, and which are those of agents of torchrun that are there.
-func (s *Static) gather(ctx context.Context, company []membership.Peer) (ours map[int]membership.Peer, others []int, err error) {
+func (s *Static) gather(ctx context.Context, peers []membership.Peer) (ours map[int]membership.Peer, others []int, err error) {
 	ours = map[int]membership.Peer{}
-	for _, f := range company {
+	for _, f := range peers {
 		if _, double := ours[f.NodeRank]; !double { // the later one is refused when the first one has shown that it lives
 			ours[f.NodeRank] = f
 		}

@@ -48,9 +48,9 @@ func (sc scene) rest(t *testing.T, actors ...*actor) *c10d.State {
 	return nil
 }
 
-// TestCompanyIsEachInTurn compares a company with agents of one node each that take the same steps with nobody in
+// TestPeersIsEachInTurn compares a group with agents of one node each that take the same steps with nobody in
 // between: the state that they leave behind must be the same, and the rounds that they join.
-func TestCompanyIsEachInTurn(t *testing.T) {
+func TestPeersIsEachInTurn(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 12))
 	ends := map[string]int{}
 	for i := range soak(3000, 100000) {
@@ -63,26 +63,26 @@ func TestCompanyIsEachInTurn(t *testing.T) {
 				sc.want = c10d.WantJoin
 			}
 			sc.deadline = sc.now.Mono + time.Minute
-			company := []c10d.Node{sc.self}
+			group := []c10d.Node{sc.self}
 			for _, n := range sc.state.Nodes() {
 				if n != sc.self && r.IntN(2) == 0 {
-					company = append(company, n)
+					group = append(group, n)
 				}
 			}
 			for j := range r.IntN(4) {
-				company = append(company, c10d.Node{Addr: string(rune('a' + r.IntN(5))), PID: int64(100 + j)})
+				group = append(group, c10d.Node{Addr: string(rune('a' + r.IntN(5))), PID: int64(100 + j)})
 			}
-			r.Shuffle(len(company), func(i, j int) { company[i], company[j] = company[j], company[i] })
+			r.Shuffle(len(group), func(i, j int) { group[i], group[j] = group[j], group[i] })
 			set := c10d.Nodes{}
-			for _, n := range company {
+			for _, n := range group {
 				set[n] = struct{}{}
 			}
 			sc.seen.SetOurs(set)
-			return sc, company
+			return sc, group
 		}
-		one, company := make2()
+		one, group := make2()
 		spares := 0
-		for _, n := range company {
+		for _, n := range group {
 			if one.state.RedundancyList.Has(n) {
 				spares++
 			}
@@ -91,24 +91,24 @@ func TestCompanyIsEachInTurn(t *testing.T) {
 			continue // nor have those a place yet who look before the members of a round that cannot begin have left it
 		}
 		if !one.state.Deadline.IsZero() && one.state.Deadline.Before(one.now.Wall) {
-			continue // a company goes in as a whole before it completes a round whose last call is over
+			continue // a group goes in as a whole before it completes a round whose last call is over
 		}
 		if spares > 0 && len(one.living.Participants)+len(one.living.WaitList) < one.settings.MaxNodes {
-			continue // who of several takes a place that is free depends on when each looks: see TestCompanySpares
+			continue // who of several takes a place that is free depends on when each looks: see TestPeersSpares
 		}
-		all := &actor{nodes: company, want: one.want}
+		all := &actor{nodes: group, want: one.want}
 		want := one.rest(t, all)
 		several, _ := make2()
 		var each []*actor
-		for _, n := range company {
+		for _, n := range group {
 			each = append(each, &actor{nodes: []c10d.Node{n}, want: several.want})
 		}
 		got := several.rest(t, each...)
 		if diff := cmp.Diff(want, got, equalStates,
 			cmpopts.IgnoreFields(c10d.State{}, "Ranks", "RanksRound", "LastHeartbeats")); diff != "" {
-			t.Fatalf("scene %d: company %v in %s (-together +each):\n%s", i, company, show(one.state, someTime), diff)
+			t.Fatalf("scene %d: group %v in %s (-together +each):\n%s", i, group, show(one.state, someTime), diff)
 		}
-		if diff := cmp.Diff(want.Nodes(), got.Nodes()); diff != "" { // each writes a heartbeat when its own is due, a company when one is
+		if diff := cmp.Diff(want.Nodes(), got.Nodes()); diff != "" { // each writes a heartbeat when its own is due, a group when one is
 			t.Fatalf("scene %d: heartbeats (-together +each):\n%s", i, diff)
 		}
 		for _, a := range each {
@@ -134,9 +134,9 @@ func TestCompanyIsEachInTurn(t *testing.T) {
 	t.Log(ends)
 }
 
-// TestCompanyPlaces shows who of a company gets a place: those in front, whatever their names; and that those who leave
+// TestPeersPlaces shows who of a group gets a place: those in front, whatever their names; and that those who leave
 // it are out with the next write.
-func TestCompanyPlaces(t *testing.T) {
+func TestPeersPlaces(t *testing.T) {
 	set := c10d.DefaultSettings(2, 3)
 	seen := c10d.NewObserver(set)
 	now := c10d.Instant{Mono: time.Hour, Wall: someTime}
@@ -195,16 +195,16 @@ func TestCompanyPlaces(t *testing.T) {
 	}
 }
 
-// TestCompanySpares shows that as many spares come as there are free places, the first ones, and no sooner than the
+// TestPeersSpares shows that as many spares come as there are free places, the first ones, and no sooner than the
 // node that has left its place may be back.
-func TestCompanySpares(t *testing.T) {
+func TestPeersSpares(t *testing.T) {
 	set := c10d.DefaultSettings(1, 3)
 	seen := c10d.NewObserver(set)
 	s := completeState(map[string]int{"a": 0, "b": 1, "x": 2})
 	s.RedundancyList = c10d.Nodes{named("c"): {}, named("d"): {}, named("e"): {}}
-	company := []c10d.Node{named("a"), named("e"), named("c"), named("d")}
+	group := []c10d.Node{named("a"), named("e"), named("c"), named("d")}
 	all := c10d.Nodes{}
-	for _, n := range company {
+	for _, n := range group {
 		all[n] = struct{}{}
 		s.LastHeartbeats[n] = someTime
 	}
@@ -214,7 +214,7 @@ func TestCompanySpares(t *testing.T) {
 		t.Helper()
 		now := c10d.Instant{Mono: time.Hour + at, Wall: someTime.Add(at)}
 		seen.Observe(s, now)
-		d := c10d.Step(c10d.Input{State: s, Members: company, Settings: set, Now: now, Want: c10d.WantStay, Round: round, Seen: seen})
+		d := c10d.Step(c10d.Input{State: s, Members: group, Settings: set, Now: now, Want: c10d.WantStay, Round: round, Seen: seen})
 		if d.State != nil {
 			s = d.State
 		}
@@ -277,16 +277,16 @@ func TestHeir(t *testing.T) {
 	}
 }
 
-// BenchmarkCompany4000 is what a company of 4,000 nodes spends to join, complete and leave a round, the pickle
+// BenchmarkCompany4000 is what a group of 4,000 nodes spends to join, complete and leave a round, the pickle
 // included.
 func BenchmarkCompany4000(b *testing.B) {
 	for _, size := range []int{1000, 4000} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
 			set := c10d.DefaultSettings(size, size)
-			company, all := make([]c10d.Node, size), c10d.Nodes{}
-			for i := range company {
-				company[i] = c10d.Node{Addr: fmt.Sprintf("node%04d.cluster.example.com", i), PID: int64(10000 + i)}
-				all[company[i]] = struct{}{}
+			group, all := make([]c10d.Node, size), c10d.Nodes{}
+			for i := range group {
+				group[i] = c10d.Node{Addr: fmt.Sprintf("node%04d.cluster.example.com", i), PID: int64(10000 + i)}
+				all[group[i]] = struct{}{}
 			}
 			b.ReportAllocs()
 			decisions := 0
@@ -301,7 +301,7 @@ func BenchmarkCompany4000(b *testing.B) {
 						now.Mono += time.Millisecond
 						seen.Observe(state, now)
 						d := c10d.Step(c10d.Input{
-							State: state, Members: company, Settings: set, Now: now, Want: want, Deadline: time.Hour, Seen: seen,
+							State: state, Members: group, Settings: set, Now: now, Want: want, Deadline: time.Hour, Seen: seen,
 						})
 						if d.Action == c10d.ActionFinish {
 							break

@@ -12,7 +12,7 @@ import (
 	"muster/rendezvous"
 )
 
-// testHandler is a Handler of a fixed company: every node that has not left is in every round, ranks follow the
+// testHandler is a Handler of fixed agents: every node that has not left is in every round, ranks follow the
 // indexes, and nobody is found to be lost. What agents tell each other goes through any Store. A spare is in no round.
 //
 // A test can play the handler's own part: the value under r<round>/push/<index> is delivered to that node as a verdict.

@@ -10,8 +10,8 @@ import (
 	"muster/horovod/notify"
 )
 
-// teller tells one worker of one change until it was understood or is not true any more. Horovod's driver tries once.
-type teller struct {
+// notifier tells one worker of one change until it was understood or is not true any more. Horovod's driver tries once.
+type notifier struct {
 	log    zerolog.Logger
 	dialer notify.Dialer
 	wake   chan struct{} // room for one: it is a level, not a count
@@ -25,12 +25,12 @@ type teller struct {
 	cut     context.CancelFunc // ends what is under way; never nil
 }
 
-func newTeller(log zerolog.Logger, d notify.Dialer) *teller {
-	return &teller{log: log, dialer: d, wake: make(chan struct{}, 1), workers: map[string]notify.Registration{}, cut: func() {}}
+func newNotifier(log zerolog.Logger, d notify.Dialer) *notifier {
+	return &notifier{log: log, dialer: d, wake: make(chan struct{}, 1), workers: map[string]notify.Registration{}, cut: func() {}}
 }
 
 // register notes where the worker of a slot listens. A new process in a slot takes the place of an old one.
-func (t *teller) register(key string, reg notify.Registration) {
+func (t *notifier) register(key string, reg notify.Registration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.workers[key] = reg
@@ -40,7 +40,7 @@ func (t *teller) register(key string, reg notify.Registration) {
 }
 
 // set says what is to be told from now on, "" for nothing. What the same worker has not heard yet is told with it.
-func (t *teller) set(key string, change notify.Change) {
+func (t *notifier) set(key string, change notify.Change) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if key == t.to {
@@ -51,7 +51,7 @@ func (t *teller) set(key string, change notify.Change) {
 }
 
 // nextLocked has something else told. A worker may take hours to answer at none of its addresses.
-func (t *teller) nextLocked() {
+func (t *notifier) nextLocked() {
 	t.serial++
 	t.cut()
 	select {
@@ -60,7 +60,7 @@ func (t *teller) nextLocked() {
 	}
 }
 
-func (t *teller) run(ctx context.Context) {
+func (t *notifier) run(ctx context.Context) {
 	warned := 0
 	for {
 		select {

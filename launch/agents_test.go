@@ -29,7 +29,7 @@ import (
 	"muster/rendezvous/tcpstore"
 )
 
-// agentArg as the first argument turns the test binary into one agent of a company. A process has one process tree, so
+// agentArg as the first argument turns the test binary into one of several agents. A process has one process tree, so
 // that each agent needs a process.
 const agentArg = "@agent"
 
@@ -50,7 +50,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// testNode says what one agent of a company runs.
+// testNode says what one of several agents runs.
 type testNode struct {
 	Store        string // host:port
 	Dir          string
@@ -129,7 +129,7 @@ func runTestAgent(config string) error {
 		toFiles = job.StreamMap{}
 	}
 	plan, err := plan.New(job.Job{
-		Dialect: "run", RunID: "company", Procs: strconv.Itoa(n.Procs), Role: "default",
+		Dialect: "run", RunID: "agents", Procs: strconv.Itoa(n.Procs), Role: "default",
 		Command: command, Warm: warm, Restart: n.Restart,
 		Stop: job.StopRules{Grace: n.Grace}, Logs: job.LogRules{Dir: n.path("logs"), Redirect: toFiles},
 		StatusFile: n.path("status.json"),
@@ -163,39 +163,39 @@ func runTestAgent(config string) error {
 	return os.WriteFile(n.path("result.json"), text, 0o600)
 }
 
-// testCompany is agents in processes of their own, and the store they meet at.
-type testCompany struct {
+// testAgents is agents in processes of their own, and the store they meet at.
+type testAgents struct {
 	t      *testing.T
 	dir    string
 	addr   string
 	server *tcpstore.Server
 	store  *tcpstore.Client
-	nodes  []*companyNode
+	nodes  []*agentNode
 }
 
-type companyNode struct {
+type agentNode struct {
 	testNode
 	cmd  *exec.Cmd
 	log  testutil.Buffer
 	done chan error
 }
 
-// startCompany starts n agents whose workers run script, as set says of each.
-func startCompany(t *testing.T, n int, script string, set func(i int, n *testNode)) *testCompany {
+// startAgents starts n agents whose workers run script, as set says of each.
+func startAgents(t *testing.T, n int, script string, set func(i int, n *testNode)) *testAgents {
 	t.Helper()
 	server, err := tcpstore.Listen(tcpstore.ServerConfig{Hosts: []string{"127.0.0.1"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { server.Close() })
-	dir := filepath.Join(t.TempDir(), "company")
+	dir := filepath.Join(t.TempDir(), "agents")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { // the last system call of a worker that was killed may be under way
 		testutil.Eventually(t, time.Minute, dir+" is removed", func() bool { return os.RemoveAll(dir) == nil })
 	})
-	c := &testCompany{t: t, server: server, dir: dir, addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(server.Port()))}
+	c := &testAgents{t: t, server: server, dir: dir, addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(server.Port()))}
 	if c.store, err = tcpstore.Dial(t.Context(), c.addr, tcpstore.ClientConfig{}); err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +224,7 @@ func startCompany(t *testing.T, n int, script string, set func(i int, n *testNod
 	return c
 }
 
-func (c *testCompany) start(n testNode) *companyNode {
+func (c *testAgents) start(n testNode) *agentNode {
 	c.t.Helper()
 	if err := os.Mkdir(n.Dir, 0o700); err != nil {
 		c.t.Fatal(err)
@@ -234,7 +234,7 @@ func (c *testCompany) start(n testNode) *companyNode {
 		c.t.Fatal(err)
 	}
 	writeFile(c.t, n.path("config.json"), string(text))
-	node := &companyNode{testNode: n, done: make(chan error, 1)}
+	node := &agentNode{testNode: n, done: make(chan error, 1)}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	node.cmd = exec.CommandContext(ctx, "/proc/self/exe", agentArg, n.path("config.json"))
 	node.cmd.Stdout, node.cmd.Stderr = &node.log, &node.log
@@ -260,7 +260,7 @@ func (c *testCompany) start(n testNode) *companyNode {
 }
 
 // wait returns how an agent ended.
-func (c *testCompany) wait(i int) testResult {
+func (c *testAgents) wait(i int) testResult {
 	c.t.Helper()
 	n := c.nodes[i]
 	if err := <-n.done; err != nil {
@@ -278,7 +278,7 @@ func (c *testCompany) wait(i int) testResult {
 }
 
 // ends waits for all agents, which must end with these statuses and without an error.
-func (c *testCompany) ends(statuses ...int) []testResult {
+func (c *testAgents) ends(statuses ...int) []testResult {
 	c.t.Helper()
 	var all []testResult
 	for i, want := range statuses {
@@ -292,7 +292,7 @@ func (c *testCompany) ends(statuses ...int) []testResult {
 }
 
 // lines waits until the workers of all nodes have left n lines in the file "seen", and returns them.
-func (c *testCompany) lines(n int) []string {
+func (c *testAgents) lines(n int) []string {
 	c.t.Helper()
 	var lines []string
 	testutil.Eventually(c.t, time.Minute, fmt.Sprintf("%d lines of workers", n), func() bool {
@@ -315,7 +315,7 @@ func count(lines []string, prefix string) int {
 }
 
 // push says a verdict to a node as its handler would.
-func (c *testCompany) push(round, index int, v rendezvous.Verdict) {
+func (c *testAgents) push(round, index int, v rendezvous.Verdict) {
 	c.t.Helper()
 	text, err := json.Marshal(v)
 	if err == nil {
@@ -327,7 +327,7 @@ func (c *testCompany) push(round, index int, v rendezvous.Verdict) {
 }
 
 // said makes a verdict the one that counts for a whole round.
-func (c *testCompany) said(round int, v rendezvous.Verdict) {
+func (c *testAgents) said(round int, v rendezvous.Verdict) {
 	c.t.Helper()
 	text, err := json.Marshal(v)
 	if err == nil {
@@ -338,7 +338,7 @@ func (c *testCompany) said(round int, v rendezvous.Verdict) {
 	}
 }
 
-func (n *companyNode) wantLog(t *testing.T, parts ...string) {
+func (n *agentNode) wantLog(t *testing.T, parts ...string) {
 	t.Helper()
 	for line := range strings.Lines(n.log.String()) {
 		all := true

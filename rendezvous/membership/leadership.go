@@ -9,7 +9,7 @@ import (
 	"muster/internal/errhint"
 )
 
-// errUsurped is the end of a coordinator whose office somebody else may have: two must not lead.
+// errUsurped is the end of a coordinator whose leadership somebody else may have: two must not lead.
 var errUsurped = errors.New("the record of this job's coordinator in the store was removed or replaced")
 
 const usurpedHint = "does another program, or an agent of another version, write to this store under the same run id?"
@@ -24,10 +24,10 @@ func (c *coordinator) guard(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		if err := c.inOffice(ctx); errors.Is(err, errUsurped) {
+		if err := c.inLead(ctx); errors.Is(err, errUsurped) {
 			return err
 		}
-		// One that has the office after us waits for members of our round that answer it. From then on we must not
+		// One that has the leadership after us waits for members of our round that answer it. From then on we must not
 		// grant them anything, and end our own workers: it does not wait for us.
 		if next := c.keepTerm(ctx); next > c.term.term {
 			c.resign(next)
@@ -37,7 +37,7 @@ func (c *coordinator) guard(ctx context.Context) error {
 }
 
 // keepTerm returns the term that stands in the store, and puts this coordinator's there where nobody of this job has
-// written what stands: everybody who looks for the office would end by that.
+// written what stands: everybody who looks for the leadership would end by that.
 func (c *coordinator) keepTerm(ctx context.Context) int {
 	var now termRecord
 	key := c.keys.job("term")
@@ -52,8 +52,8 @@ func (c *coordinator) keepTerm(ctx context.Context) int {
 	return now.Term
 }
 
-// inOffice returns errUsurped where this coordinator's record does not stand any more, and errors of the store.
-func (c *coordinator) inOffice(ctx context.Context) error {
+// inLead returns errUsurped where this coordinator's record does not stand any more, and errors of the store.
+func (c *coordinator) inLead(ctx context.Context) error {
 	stands, err := c.store.standing(ctx, []string{c.keys.coordinator(c.term.term)})
 	if err == nil && !bytes.Equal(stands[0], c.claim) {
 		err = errhint.With(errUsurped, usurpedHint)
