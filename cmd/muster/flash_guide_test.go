@@ -21,7 +21,7 @@ import (
 func TestFlashGuide(t *testing.T) {
 	pythons := map[string]string{"torch": testutil.Torch(t), "wheel": filepath.Join(testutil.Peer(t, "dlrover"), "python")}
 	soak := os.Getenv("MUSTER_SOAK") == "1"
-	short := []string{"ddp 1 wheel", "ddp 2 torch", "fsdp 2 wheel"}
+	short := []string{"ddp 2 torch", "fsdp 2 wheel"}
 	for _, script := range []string{"ddp", "fsdp"} {
 		for nodes := 1; nodes <= 2; nodes++ {
 			var calm map[int]string

@@ -35,7 +35,7 @@ func TestUnusableInterpreters(t *testing.T) {
 		{name: "exit", torch: `raise SystemExit(3)`, cause: devicecheck.Died, text: "exited with status 3"},
 		{
 			name: "hang", torch: `import time; time.sleep(100)`, budget: 5 * time.Second, cause: devicecheck.Hung, step: "importing torch",
-			text: "no answer within 5s",
+			text: "no answer within ",
 		},
 		{
 			name: "garbage", torch: `import os; os.write(4, b"\x1b[31mall is well\n")`, cause: devicecheck.Garbled,
