@@ -32,7 +32,7 @@ func newEventsCmd(a *app) *cobra.Command {
 started and how they ended, and who has asked for a stop or a restart. The musters of this
 machine are asked; of another node, ask there. Each keeps its last 4,096 events. Of a job
 that has ended they are known for a day (--keep-runs), also where its muster was killed:
-name it by its run id.
+name it by its run id, or give no name for the last one where none runs.
 
 -o json writes one object per line (docs/events.md).
 
@@ -46,7 +46,7 @@ name it by its run id.
 			}
 			job, parts, err := a.pickJob(cmd.Context(), args)
 			if err != nil {
-				runs, err := a.ended(args, err)
+				runs, err := a.endedOrLast(args, err)
 				if err != nil {
 					return err
 				}

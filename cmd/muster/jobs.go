@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"muster/internal/errhint"
+	"muster/internal/printable"
 	"muster/launch/control"
 	"muster/launch/control/history"
 	"muster/launch/rundir"
@@ -63,14 +65,17 @@ func (a *app) pickJob(ctx context.Context, args []string) (control.Found, []cont
 	return job, control.Parts(found, job), err
 }
 
-// pickEnded finds what is kept of the job that a name means and that has ended: of the newest of that id each of its
-// musters' part, the job's own first; none where nothing is kept of it.
+// pickEnded finds what is kept of the job that a name means and that has ended, of the last one without a name: of the
+// newest of that id each of its musters' part, the job's own first; none where nothing is kept of it.
 func (a *app) pickEnded(name string) ([]history.Run, error) {
 	places, err := a.places()
 	if err != nil {
 		return nil, err
 	}
 	runs := history.Runs(places.All())
+	if jobs := history.Jobs(runs); name == "" && len(jobs) > 0 {
+		name = jobs[0].Status.RunID
+	}
 	return history.Pick(runs, name)
 }
 
@@ -79,7 +84,24 @@ func (a *app) ended(args []string, err error) ([]history.Run, error) {
 	if len(args) == 0 || errhint.CodeOf(err) != errhint.Usage {
 		return nil, err
 	}
-	runs, pickErr := a.pickEnded(args[0])
+	return a.endedAs(args[0], err)
+}
+
+// endedOrLast is ended that takes the last job where none is named, and none runs.
+func (a *app) endedOrLast(args []string, err error) ([]history.Run, error) {
+	if len(args) > 0 || !errors.Is(err, control.ErrNoJob) {
+		return a.ended(args, err)
+	}
+	runs, err := a.endedAs("", err)
+	if err == nil {
+		say(a.stderr, "no job runs here: this is what is kept of the last one, %s\n", printable.Output(runs[0].Status.RunID))
+	}
+	return runs, err
+}
+
+// endedAs is what is kept of the job that a name means; err is returned where nothing is.
+func (a *app) endedAs(name string, err error) ([]history.Run, error) {
+	runs, pickErr := a.pickEnded(name)
 	if pickErr != nil {
 		return nil, pickErr
 	}

@@ -167,8 +167,11 @@ func pick(found []Found, name, where string) (Found, error) {
 	if name != "" {
 		return Found{}, errhint.With(errhint.Usagef("no job that runs here matches %q: it was looked for in %s", name, where), hint)
 	}
-	return Found{}, errhint.With(errhint.Usagef("no job of yours runs here: it was looked for in %s", where), hint)
+	return Found{}, errhint.With(errhint.Usagef("%w: it was looked for in %s", ErrNoJob, where), hint)
 }
+
+// ErrNoJob is why Pick chooses none where none was named, and none runs.
+var ErrNoJob = errors.New("no job of yours runs here")
 
 // unanswered is why a directory that was chosen cannot be asked.
 func unanswered(f *Found) error {
