@@ -85,7 +85,7 @@ func debugName(rank int) string { return "rank" + strconv.Itoa(rank) }
 
 // enter returns two commands that run argv, the own command of a worker, in its place, as they may be shown.
 func enter(runDir, env string, w plan.Worker, argv []string) []string {
-	command := shellescape.QuoteCommand(job.ShownArgs(argv))
+	command := shellescape.QuoteCommand(job.ShownArgsBut(argv, w.Env))
 	return []string{
 		"(cd " + shellescape.Quote(w.Dir) + " && . " + shellescape.Quote(filepath.Join(env, debugName(w.Rank))) + " && " + command + ")",
 		fmt.Sprintf("muster exec --rank %d --dir %s -- %s", w.Rank, shellescape.Quote(runDir), command),

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"muster/launch/job"
 	"muster/launch/plan"
 )
 
@@ -17,5 +18,29 @@ func TestEnteringShowsNoSecret(t *testing.T) {
 		if strings.Contains(way, "hunter2") || !strings.Contains(way, "python -u train.py --lr 0.1 --api-key") {
 			t.Error(way)
 		}
+	}
+}
+
+// What the log says of how a rank is entered has no word in it that holds the value of a Secret, whatever its flag is.
+func TestEnteringShowsNoWordFromASecret(t *testing.T) {
+	w := plan.Worker{Rank: 3, Dir: "/data", Env: plan.Env{
+		{Name: "HOST", Value: "swordfish", Secret: true}, {Name: "N", Value: "1", Secret: true}, {Name: "PLAIN", Value: "train"},
+	}}
+	argv := []string{"python", "-u", "train.py", "--host", "swordfish", "--at=x-swordfish-y", "--n", "1", "--port", "8001"}
+	for _, way := range enter("/run/x", "/logs/env", w, argv) {
+		if strings.Contains(way, "swordfish") || !strings.Contains(way, "python -u train.py --host") ||
+			!strings.Contains(way, "--port 8001") || strings.Contains(way, "--n 1") {
+			t.Error(way)
+		}
+	}
+}
+
+// A new command says nothing of a Secret whose value stands in it.
+func TestNewCommandShowsNoWordFromASecret(t *testing.T) {
+	j := job.Job{WorkerEnv: [][]job.Var{{{Name: "OWN", Value: "from-$HOST", Expand: true}}}}
+	j.Env.Set = []job.Var{{Name: "HOST", Value: "swordfish", Secret: true}}
+	shown := strings.Join(job.ShownArgsBut([]string{"train.py", "--a", "swordfish", "--b", "from-swordfish"}, j.Vars()), " ")
+	if strings.Contains(shown, "swordfish") || !strings.Contains(shown, "train.py --a (9 characters") {
+		t.Error(shown)
 	}
 }

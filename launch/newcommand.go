@@ -165,7 +165,7 @@ func (a *Agent) replace(ctx context.Context, r *plan.Replacement, command string
 	a.Plan.Use(r)
 	a.command = command
 	a.status.Renamed(a.Plan.Title())
-	a.Log.Info().Strs("command", job.ShownArgs(a.Plan.CommandOf(0))).Msg("workers run another command from now on")
+	a.Log.Info().Strs("command", job.ShownArgsBut(a.Plan.CommandOf(0), a.Plan.Job.Vars())).Msg("workers run another command from now on")
 	if err != nil {
 		return err
 	}

@@ -178,7 +178,7 @@ func (s *Steering) Resume(ctx context.Context, by control.Peer, words []string) 
 	answer := make(chan error, 1)
 	text := fmt.Sprintf("%s has resumed the job on node %s", by, s.plan.Hostname)
 	if len(words) > 0 {
-		text += fmt.Sprintf(" with the command %q", job.ShownArgs(words))
+		text += fmt.Sprintf(" with the command %q", job.ShownArgsBut(words, s.plan.Job.Vars()))
 	}
 	err := hand(ctx, s, s.resumes, resumption{words, text, answer}, func(phase report.Phase) error {
 		return errhint.With(fmt.Errorf("cannot resume the job now: its nodes meet (%s)", phase), "try again")

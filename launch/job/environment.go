@@ -1,6 +1,7 @@
 package job
 
 import (
+	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -101,6 +102,18 @@ func (j *Job) Lookup() func(name string) (string, bool) {
 		}
 		return value, true
 	}
+}
+
+// Vars are the variables that the job sets on this node for its workers, for one of them or for all, with what they refer
+// to among themselves. Which of two of a name wins is not said.
+func (j *Job) Vars() []Var {
+	var list []Var
+	for _, own := range append([][]Var{nil}, j.WorkerEnv...) {
+		vars := map[string]Var{}
+		Assign(vars, slices.Concat(j.Env.Set, j.NodeEnv, own), nil)
+		list = slices.AppendSeq(list, maps.Values(vars))
+	}
+	return list
 }
 
 // Assign sets variables in their order, each seen by the values behind it; others are seen where vars has none.

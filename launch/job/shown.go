@@ -136,6 +136,29 @@ func ShownArgs(args []string) []string {
 	return shown
 }
 
+// leastSecret is the length in bytes from which on the value of a Secret is looked for within words: shorter ones, such
+// as "1", stand in many that have nothing to do with it, and are compared with whole words.
+const leastSecret = 4
+
+// ShownArgsBut is ShownArgs, in which words that hold the value of one of the variables from Secrets are left out, too.
+func ShownArgsBut(args []string, vars []Var) []string {
+	shown := ShownArgs(args)
+	for i, arg := range args {
+		if shown[i] == arg && slices.ContainsFunc(vars, func(v Var) bool { return v.Secret && holds(arg, v.Value) }) {
+			shown[i] = hidden(arg)
+		}
+	}
+	return shown
+}
+
+// holds reports whether the value of a Secret stands in a word.
+func holds(word, secret string) bool {
+	if len(secret) < leastSecret {
+		return secret != "" && word == secret
+	}
+	return strings.Contains(word, secret)
+}
+
 // ShownWhole reports whether nothing has to be left out of a text of several words, such as arguments for a program. A
 // text of one word is shown whole.
 func ShownWhole(text string) bool {
