@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +19,7 @@ import (
 
 	"muster/internal/errhint"
 	"muster/internal/hosts"
+	"muster/internal/lazyregexp"
 )
 
 // systemConfig holds for all users of this machine.
@@ -100,9 +100,9 @@ func (c *configFiles) parse() (parsed parsedConfig, err error) {
 }
 
 var (
-	includeLine = regexp.MustCompile(`(?i)^\s*include[\s=]\s*=?\s*(.*)$`)
-	matchLine   = regexp.MustCompile(`(?i)^\s*match[\s=]\s*=?\s*(.*)$`)
-	hostLine    = regexp.MustCompile(`(?i)^\s*host[\s=]`)
+	includeLine = lazyregexp.New(`(?i)^\s*include[\s=]\s*=?\s*(.*)$`)
+	matchLine   = lazyregexp.New(`(?i)^\s*match[\s=]\s*=?\s*(.*)$`)
+	hostLine    = lazyregexp.New(`(?i)^\s*host[\s=]`)
 )
 
 // absoluteIncludes names the files to include as they would be found: the parser looks for all of them below the home
@@ -110,7 +110,7 @@ var (
 func absoluteIncludes(text []byte, base string) []byte {
 	lines := bytes.Split(text, []byte("\n"))
 	for i, line := range lines {
-		if m := includeLine.FindSubmatch(line); m != nil {
+		if m := includeLine().FindSubmatch(line); m != nil {
 			lines[i] = []byte("Include " + strings.Join(included(string(m[1]), base), " "))
 		}
 	}
@@ -135,10 +135,10 @@ func included(patterns, base string) []string {
 // condition returns where the first Match stands that is more than "all", in the text of a file or in what it includes.
 func (c *configFiles) condition(path string, text []byte, base string, depth int) string {
 	for i, line := range strings.Split(string(text), "\n") {
-		if m := matchLine.FindStringSubmatch(line); m != nil && !strings.EqualFold(strings.TrimSpace(m[1]), "all") {
+		if m := matchLine().FindStringSubmatch(line); m != nil && !strings.EqualFold(strings.TrimSpace(m[1]), "all") {
 			return path + ":" + strconv.Itoa(i+1)
 		}
-		m := includeLine.FindStringSubmatch(line)
+		m := includeLine().FindStringSubmatch(line)
 		if m == nil || depth == 5 {
 			continue
 		}
@@ -163,11 +163,11 @@ func (c *configFiles) withoutConditions(text []byte, base string) []byte {
 	lines := strings.Split(string(text), "\n")
 	skip := false
 	for i, line := range lines {
-		match, include := matchLine.FindStringSubmatch(line), includeLine.FindStringSubmatch(line)
+		match, include := matchLine().FindStringSubmatch(line), includeLine().FindStringSubmatch(line)
 		switch {
 		case match != nil:
 			skip = !strings.EqualFold(strings.TrimSpace(match[1]), "all")
-		case hostLine.MatchString(line):
+		case hostLine().MatchString(line):
 			skip = false
 		case include != nil:
 			lines[i] = c.withoutIncludes(include[1], base)

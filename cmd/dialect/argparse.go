@@ -2,11 +2,11 @@ package dialect
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
 	"muster/internal/errhint"
+	"muster/internal/lazyregexp"
 	"muster/launch/job"
 )
 
@@ -152,7 +152,7 @@ type match struct {
 	hasWord  bool
 }
 
-var negativeNumber = regexp.MustCompile(`^-[0-9]+$|^-[0-9]*\.[0-9]+$`)
+var negativeNumber = lazyregexp.New(`^-[0-9]+$|^-[0-9]*\.[0-9]+$`)
 
 // parse reads argv. All that is wrong is reported together.
 func (p *parser) parse(argv []string, env environ) (*parsed, error) {
@@ -237,14 +237,14 @@ func (p *parser) consume(m match, rest []string, given map[string]value, wrong *
 				word, used = rest[0], 1
 			}
 			if o.kind == kindTwo {
-				if m.hasWord || len(rest) < 2 || negativeNumber.MatchString(rest[1]) || strings.HasPrefix(rest[1], "--") {
+				if m.hasWord || len(rest) < 2 || negativeNumber().MatchString(rest[1]) || strings.HasPrefix(rest[1], "--") {
 					wrong.add(fmt.Errorf("cannot use %s without two numbers, as in %s 10 300", m.spelling, m.spelling))
 					return used, nil
 				}
 				word += " " + rest[1]
 				used++
 			}
-			for o.kind == kindPairs && used < len(rest) && pairWord.MatchString(rest[used]) {
+			for o.kind == kindPairs && used < len(rest) && pairWord().MatchString(rest[used]) {
 				word += " " + rest[used]
 				used++
 			}
@@ -449,7 +449,7 @@ func (p *parser) readings(word string) ([]match, bool) {
 		return matches, true
 	}
 	// A word that looks like a negative number, or that has a space in it, was meant to be a value.
-	if negativeNumber.MatchString(word) || strings.Contains(word, " ") {
+	if negativeNumber().MatchString(word) || strings.Contains(word, " ") {
 		return nil, false
 	}
 	return nil, true

@@ -4,12 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"muster/internal/errhint"
+	"muster/internal/lazyregexp"
 	"muster/launch/job"
 )
 
@@ -144,7 +144,7 @@ func setBandwidth(to *float64, text string) error {
 }
 
 // pairWord is a word that can only be a pair of devices: as such it still belongs to the --box-pairs in front of it.
-var pairWord = regexp.MustCompile(`^[0-9]+:[0-9]+$`)
+var pairWord = lazyregexp.New(`^[0-9]+:[0-9]+$`)
 
 // ParsePairs reads the pairs of --box-pairs, of devices with blanks or commas between.
 func ParsePairs(text string) ([][2]int, error) {

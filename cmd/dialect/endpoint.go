@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"muster/internal/errhint"
+	"muster/internal/lazyregexp"
 	"muster/launch/job"
 )
 
@@ -22,7 +23,7 @@ const (
 )
 
 var (
-	endpointPort = regexp.MustCompile(`^[0-9]{1,5}$`)
+	endpointPort = lazyregexp.New(`^[0-9]{1,5}$`)
 	// Compiled for whoever asks: the tables of letters take longer than the rest of what this package does at its
 	// start, in each of muster's processes.
 	endpointHost = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[\p{L}\p{N}_.:-]+$`) })
@@ -39,7 +40,7 @@ func parseEndpoint(text string) (host string, port int, err error) {
 		host = text[:i]
 		digits := text[i+1:]
 		port, err = strconv.Atoi(digits)
-		if err != nil || !endpointPort.MatchString(digits) || port > 65535 {
+		if err != nil || !endpointPort().MatchString(digits) || port > 65535 {
 			return "", 0, fmt.Errorf("the port %q must be a number from 0 to 65535", digits)
 		}
 	}

@@ -3,7 +3,6 @@ package dialect
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"muster/horovod/discovery"
 	"muster/internal/errhint"
 	"muster/internal/hosts"
+	"muster/internal/lazyregexp"
 	"muster/internal/wording"
 	"muster/launch/job"
 )
@@ -141,12 +141,12 @@ func (h *horovodJob) fixedRules() {
 // horovodGrace is how long horovodrun's workers may take to end.
 const horovodGrace = 5 * time.Second
 
-var hostItem = regexp.MustCompile(`^[\w.-]+:[0-9]+,?$`)
+var hostItem = lazyregexp.New(`^[\w.-]+:[0-9]+,?$`)
 
 // hostsAsCommand adds a hint where hosts were given with blanks between.
 func hostsAsCommand(err error, args []string) error {
 	for i, word := range args[:max(0, len(args)-1)] {
-		if (word == "-H" || word == "--hosts") && i+2 < len(args) && hostItem.MatchString(args[i+2]) {
+		if (word == "-H" || word == "--hosts") && i+2 < len(args) && hostItem().MatchString(args[i+2]) {
 			return errhint.With(err, "give hosts with commas and no blanks between: -H host1:2,host2:2")
 		}
 	}
@@ -234,7 +234,7 @@ func (h *horovodJob) hosts() {
 	if h.value("disable-cache").on {
 		h.warn("--disable-cache has no effect: muster keeps no results of checks from one job to the next")
 	}
-	if host := h.in.script; hostItem.MatchString(host) && h.value("hosts").explicit() {
+	if host := h.in.script; hostItem().MatchString(host) && h.value("hosts").explicit() {
 		h.wrong.add(errhint.With(fmt.Errorf("cannot run %q: this looks like a host, not like a command", host),
 			"give hosts with commas and no blanks between: -H host1:2,host2:2"))
 	}

@@ -4,12 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"muster/internal/hosts"
+	"muster/internal/lazyregexp"
 	"muster/launch/job"
 )
 
@@ -137,7 +137,7 @@ func hostSettings() []setting {
 					if option == "" {
 						continue
 					}
-					if !sshOption.MatchString(option) {
+					if !sshOption().MatchString(option) {
 						return fmt.Errorf("%q is no option of ssh: write NAME=VALUE, such as ProxyJump=gateway", option)
 					}
 					ssh(r).Options = append(ssh(r).Options, option)
@@ -175,7 +175,7 @@ func hostSettings() []setting {
 }
 
 // sshOption is an option as ssh -o takes it.
-var sshOption = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9]*=\S.*$`)
+var sshOption = lazyregexp.New(`^[A-Za-z][A-Za-z0-9]*=\S.*$`)
 
 // podsFrom says by what it is known that the hosts of the job are pods, which may still have to be made; empty where
 // they are not.

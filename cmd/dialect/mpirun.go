@@ -4,13 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"muster/internal/errhint"
 	"muster/internal/hosts"
+	"muster/internal/lazyregexp"
 	"muster/launch/job"
 )
 
@@ -196,7 +196,7 @@ func (m *mpiJob) command(words []string) {
 }
 
 // mpiVariable is what -x takes: a name with a value, or a name or the beginning of one without.
-var mpiVariable = regexp.MustCompile(`(?s)^[A-Za-z_][A-Za-z0-9_]*(=.*|\*)?$`)
+var mpiVariable = lazyregexp.New(`(?s)^[A-Za-z_][A-Za-z0-9_]*(=.*|\*)?$`)
 
 // variables are those of -x. Workers on other hosts inherit what these have, as under mpirun.
 func (m *mpiJob) variables() {
@@ -205,7 +205,7 @@ func (m *mpiJob) variables() {
 	for _, word := range m.given["x"] {
 		name, value, set := strings.Cut(word.text, "=")
 		switch {
-		case !mpiVariable.MatchString(word.text):
+		case !mpiVariable().MatchString(word.text):
 			m.refuse(word, errors.New("give NAME=VALUE, NAME or NAME*"))
 		case set:
 			rules.Set = append(rules.Set, job.Var{Name: name, Value: value, Source: word.source})
@@ -236,7 +236,7 @@ func (m *mpiJob) parameters() {
 		case agent, "orte_rsh_agent", "pls_rsh_agent":
 			m.job.Hosts.SSH.Program = strings.Fields(value)
 		default:
-			if !mpiVariable.MatchString(name) || strings.ContainsAny(name, "=*") {
+			if !mpiVariable().MatchString(name) || strings.ContainsAny(name, "=*") {
 				m.refuse(word, errors.New("give the name of a parameter and its value"))
 				continue
 			}
@@ -263,7 +263,7 @@ func (m *mpiJob) sshArgs(word given) {
 			rules.User = value
 		case letter == "-i" && value != "":
 			rules.Identity = value
-		case letter == "-o" && sshOption.MatchString(value):
+		case letter == "-o" && sshOption().MatchString(value):
 			rules.Options = append(rules.Options, value)
 		default:
 			m.refuse(word,

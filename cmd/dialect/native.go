@@ -324,7 +324,7 @@ func parseFlags(flags *pflag.FlagSet, args []string) (command []string, err erro
 		}
 		rest := flags.Args()
 		pairs, more := lastOfPairs(flags, args[:len(args)-len(rest)]), 0
-		for pairs != nil && more < len(rest) && pairWord.MatchString(rest[more]) {
+		for pairs != nil && more < len(rest) && pairWord().MatchString(rest[more]) {
 			_ = pairs.Set(rest[more]) // a word takes all
 			more++
 		}

@@ -4,10 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"regexp"
 	"strings"
 	"time"
 
+	"muster/internal/lazyregexp"
 	"muster/internal/platform"
 )
 
@@ -153,7 +153,7 @@ func meetingSettings() []setting {
 			use:  use{byAgents, severalNodes, strongest("iface", "local-addr")},
 			help: "Network interface by whose address the other nodes reach this one, such as eth0.",
 			set: func(r *Request, text string) error {
-				if !ifaceName.MatchString(text) {
+				if !ifaceName().MatchString(text) {
 					return errors.New("give the name of one network interface, such as eth0")
 				}
 				r.Job.Meeting.Iface = text
@@ -236,7 +236,7 @@ func meetingSettings() []setting {
 }
 
 // ifaceName is what Linux takes for an interface's name: up to 15 bytes without blanks and slashes.
-var ifaceName = regexp.MustCompile(`^[^\s/,]{1,15}$`)
+var ifaceName = lazyregexp.New(`^[^\s/,]{1,15}$`)
 
 // setPositive is setTime for times that cannot be below least.
 func setPositive(to *time.Duration, text string, least time.Duration) error {

@@ -47,7 +47,7 @@ func ParseOwn(args []string) (Own, []string, error) {
 		default:
 			text, args = args[0], args[1:]
 		}
-		for s.pairs && len(args) > 0 && pairWord.MatchString(args[0]) {
+		for s.pairs && len(args) > 0 && pairWord().MatchString(args[0]) {
 			text, args = text+" "+args[0], args[1:]
 		}
 		if before, again := own.words[name]; again && s.separator != "" {

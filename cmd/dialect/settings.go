@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"muster/internal/lazyregexp"
 	"muster/internal/logtext"
 	"muster/internal/typos"
 	"muster/launch/job"
@@ -95,11 +96,11 @@ type given struct {
 const derived = ", derived"
 
 // credentials are what somebody may put in front of a URL's host. They are refused, and must not be shown.
-var credentials = regexp.MustCompile(`//[^/]*@`)
+var credentials = lazyregexp.New(`//[^/]*@`)
 
 // written is the word as the user wrote it: --flag word, NAME=word, or file:line: flag: word.
 func (g given) written(flag string) string {
-	text := credentials.ReplaceAllString(g.text, "//…@")
+	text := credentials().ReplaceAllString(g.text, "//…@")
 	if g.source.Kind == job.FromPlatform && strings.HasSuffix(g.source.Name, derived) {
 		return fmt.Sprintf("--%s %s (%s)", flag, text, g.source)
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"muster/internal/lazyregexp"
 	"muster/launch/job"
 )
 
@@ -20,18 +20,18 @@ import (
 const maxSeconds = 100 * 365 * 24 * 3600
 
 var (
-	streamsForAll  = regexp.MustCompile(`^[0123]$`)
-	streamsForRank = regexp.MustCompile(`^([0-9]{1,4}):([0123])$`)
+	streamsForAll  = lazyregexp.New(`^[0123]$`)
+	streamsForRank = lazyregexp.New(`^([0-9]{1,4}):([0123])$`)
 )
 
 // parseStreams reads the value of --redirects and --tee. Unlike torchrun it takes local ranks of several digits.
 func parseStreams(text string) (job.StreamMap, error) {
-	if streamsForAll.MatchString(text) {
+	if streamsForAll().MatchString(text) {
 		return job.StreamMap{Default: job.Streams(text[0] - '0')}, nil
 	}
 	m := job.StreamMap{ByRank: map[int]job.Streams{}}
 	for item := range strings.SplitSeq(text, ",") {
-		parts := streamsForRank.FindStringSubmatch(item)
+		parts := streamsForRank().FindStringSubmatch(item)
 		if parts == nil {
 			return job.StreamMap{},
 				errors.New("give 0 (none), 1 (stdout), 2 (stderr), 3 (both), or RANK:NUMBER,... with local ranks, as in 0:3,1:2")

@@ -148,9 +148,14 @@ func TestStacksWithoutPython(t *testing.T) {
 	t.Parallel()
 	for _, flags := range [][]string{{"--stacks", "on"}, nil} {
 		args := append([]string{"run", "-n", "2", "--max-restarts", "0"}, flags...)
-		j := start(t, nil, append(args, "--", "sh", "-c", untilStopped)...)
+		j := start(t, nil, append(args, "--", "sleep", "3600")...)
 		a := untilRanks(t, j.runtimeDir, 2)
-		steering(t, j.runtimeDir, "stacks").expect(t, 0, "ranks 0-1, process s", "state S")
+		var got outcome
+		testutil.Eventually(t, time.Minute, "both ranks sleep", func() bool {
+			got = steering(t, j.runtimeDir, "stacks")
+			return strings.Contains(got.stdout, "ranks 0-1, process sleep")
+		})
+		got.expect(t, 0, "state S")
 		steering(t, j.runtimeDir, "diagnose").expect(t, 0, "no Python stacks: it is no Python that answers")
 		steering(t, j.runtimeDir, "stacks", "--out", "s.png").expect(t, 2, ".svg or .pb.gz")
 		for _, r := range a.Ranks {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -17,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"muster/internal/accel/probe"
+	"muster/internal/lazyregexp"
 	"muster/internal/printable"
 	"muster/internal/proc"
 )
@@ -190,10 +190,10 @@ type numbered struct {
 }
 
 // versionForm is what scripts/version.sh prints: a tag by semantic versioning, and behind it what git describe adds.
-var versionForm = regexp.MustCompile(`^v?(\d+)\.(\d+)\.(\d+)(?:-([0-9A-Za-z.-]+?))??(?:-(\d+)-g[0-9a-f]+)?(?:-dirty)?(?:\+\S*)?$`)
+var versionForm = lazyregexp.New(`^v?(\d+)\.(\d+)\.(\d+)(?:-([0-9A-Za-z.-]+?))??(?:-(\d+)-g[0-9a-f]+)?(?:-dirty)?(?:\+\S*)?$`)
 
 func parseVersion(text string) (v numbered, ok bool) {
-	m := versionForm.FindStringSubmatch(text)
+	m := versionForm().FindStringSubmatch(text)
 	if m == nil {
 		return numbered{}, false
 	}

@@ -6,7 +6,6 @@ import (
 	"io"
 	"io/fs"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +13,7 @@ import (
 
 	"muster/internal/accel"
 	"muster/internal/check"
+	"muster/internal/lazyregexp"
 )
 
 // Access control services of PCI Express: an extended capability of bridges, whose redirect bits send what one device
@@ -64,7 +64,7 @@ func (n *Node) virtual() bool {
 	return err == nil
 }
 
-var pciFunction = regexp.MustCompile(`^[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
+var pciFunction = lazyregexp.New(`^[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
 
 // redirecting returns the bridges above a device that redirect, or why that is not known.
 func (n *Node) redirecting(d accel.Device) (bridges []string, unknown string) {
@@ -76,7 +76,7 @@ func (n *Node) redirecting(d accel.Device) (bridges []string, unknown string) {
 		return nil, "sysfs does not tell which bridges are above a GPU"
 	}
 	at := path.Dir(path.Join("sys/bus/pci/devices", link))
-	for ; pciFunction.MatchString(path.Base(at)); at = path.Dir(at) {
+	for ; pciFunction().MatchString(path.Base(at)); at = path.Dir(at) {
 		on, err := n.redirects(at)
 		if err != nil {
 			return nil, err.Error()
@@ -175,7 +175,7 @@ func (n *Node) kernelFrom(major, minor int) bool {
 
 // stuckIn are names of accelerators' drivers, in the functions that their kernel modules have and the nodes that they
 // make.
-var stuckIn = regexp.MustCompile(`nvidia|davinci|kfd|mxcd`)
+var stuckIn = lazyregexp.New(`nvidia|davinci|kfd|mxcd`)
 
 // stuckAfter is how long a process must hang to count.
 const stuckAfter = 5 * time.Second
@@ -218,14 +218,14 @@ func (n *Node) stuck() []string {
 		}
 		_, name, _ := strings.Cut(string(stat[:end]), "(")
 		wchan, _ := fs.ReadFile(n.Root, path.Join(dir, "wchan")) // for root alone, as are the files
-		if where := string(wchan); stuckIn.MatchString(where) {
+		if where := string(wchan); stuckIn().MatchString(where) {
 			list = append(list, fmt.Sprintf("%s (%s) in %s", clean(name), e.Name(), clean(where)))
 			continue
 		}
 		files, _ := fs.ReadDir(n.Root, path.Join(dir, "fd"))
 		for _, f := range files {
 			if to, err := n.Root.ReadLink(path.Join(dir, "fd", f.Name())); err == nil && strings.HasPrefix(to, "/dev/") &&
-				stuckIn.MatchString(to) {
+				stuckIn().MatchString(to) {
 				list = append(list, fmt.Sprintf("%s (%s) with %s open", clean(name), e.Name(), clean(to)))
 				break
 			}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +11,7 @@ import (
 
 	"muster/internal/accel"
 	"muster/internal/check"
+	"muster/internal/lazyregexp"
 )
 
 // Products by a word of their names. NVML answers "success" for rows on cards that replace none (gpud), and consumer
@@ -183,7 +183,7 @@ func retiredMany(n *Node) []check.Result {
 	return n.withOthers(results, n.metaxPages(id, try, limit))
 }
 
-var rasUncorrected = regexp.MustCompile(`(?m)^ue:\s*(\d+)`)
+var rasUncorrected = lazyregexp.New(`(?m)^ue:\s*(\d+)`)
 
 // amdErrors judges AMD's GPUs by the driver's counters, a file for each block with "ue: N" (uncorrected) and "ce: N".
 // It returns nil where there is no AMD GPU.
@@ -201,7 +201,7 @@ func (n *Node) amdErrors(id, what string) []check.Result {
 				continue
 			}
 			text, err := fs.ReadFile(n.Root, path.Join(dir, e.Name()))
-			if found := rasUncorrected.FindSubmatch(text); err == nil && found != nil {
+			if found := rasUncorrected().FindSubmatch(text); err == nil && found != nil {
 				if v, err := strconv.ParseUint(string(found[1]), 10, 64); err == nil {
 					known = true
 					count += v

@@ -3,13 +3,13 @@ package health
 import (
 	"fmt"
 	"io/fs"
-	"regexp"
 	"slices"
 	"strings"
 
 	"muster/internal/accel"
 	"muster/internal/accel/nvline"
 	"muster/internal/check"
+	"muster/internal/lazyregexp"
 )
 
 // gpu is an NVIDIA GPU that the job will use, by files and by NVML.
@@ -160,13 +160,13 @@ func driverLoaded(n *Node) []check.Result {
 	return pass(id)
 }
 
-var driverVersion = regexp.MustCompile(`\s(\d{3,}\.\d+(?:\.\d+)?)\s`)
+var driverVersion = lazyregexp.New(`\s(\d{3,}\.\d+(?:\.\d+)?)\s`)
 
 // moduleVersion is the version of NVIDIA's kernel module, "" where it does not tell.
 func (n *Node) moduleVersion() string {
 	text, err := fs.ReadFile(n.Root, "proc/driver/nvidia/version")
 	first, _, _ := strings.Cut(string(text), "\n")
-	if found := driverVersion.FindStringSubmatch(first + " "); err == nil && found != nil {
+	if found := driverVersion().FindStringSubmatch(first + " "); err == nil && found != nil {
 		return found[1]
 	}
 	return ""

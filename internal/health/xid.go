@@ -12,14 +12,15 @@ import (
 	"muster/internal/accel"
 	"muster/internal/accel/nvline"
 	"muster/internal/check"
+	"muster/internal/lazyregexp"
 )
 
 // The lines that NVIDIA's drivers write, as gpud, DCGM and node-problem detectors read them. The address of an Xid has
 // no function digit.
 var (
-	xidLine    = regexp.MustCompile(`NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\).*?: (\d+)(?:,|$)`)
-	lostLine   = regexp.MustCompile(`NVRM: .*GPU (?:at )?(?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.\d)?.*fallen off the bus`)
-	switchLine = regexp.MustCompile(`SXid \(PCI:([0-9a-fA-F:.]+)\): (\d+)(?:,|$)`)
+	xidLine    = lazyregexp.New(`NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\).*?: (\d+)(?:,|$)`)
+	lostLine   = lazyregexp.New(`NVRM: .*GPU (?:at )?(?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.\d)?.*fallen off the bus`)
+	switchLine = lazyregexp.New(`SXid \(PCI:([0-9a-fA-F:.]+)\): (\d+)(?:,|$)`)
 )
 
 // fellOff is the error of a GPU that does not answer any more; gpu-lost tells of it.
@@ -88,11 +89,11 @@ func (n *Node) findXIDs() []xid {
 		list[i] = x
 	}
 	for _, l := range n.recent() {
-		if found := xidLine.FindStringSubmatch(l.Text); found != nil {
+		if found := xidLine().FindStringSubmatch(l.Text); found != nil {
 			add(xid{code: xidNumber(found[2]), bus: busOf(found[1]), text: clean(l.Text), latest: l.Age, count: 1})
-		} else if found := switchLine.FindStringSubmatch(l.Text); found != nil {
+		} else if found := switchLine().FindStringSubmatch(l.Text); found != nil {
 			add(xid{code: xidNumber(found[2]), bus: busOf(found[1]), ofNV: true, text: clean(l.Text), latest: l.Age, count: 1})
-		} else if found := lostLine.FindStringSubmatch(l.Text); found != nil {
+		} else if found := lostLine().FindStringSubmatch(l.Text); found != nil {
 			add(xid{code: fellOff, bus: busOf(found[1]), text: clean(l.Text), latest: l.Age, count: 1})
 		}
 	}
@@ -124,7 +125,7 @@ var (
 )
 
 // newAction is what error 154 says: the recovery action has changed.
-var newAction = regexp.MustCompile(`(?i)\bto 0x[0-9a-f]+ \(([^)]*)\)`)
+var newAction = lazyregexp.New(`(?i)\bto 0x[0-9a-f]+ \(([^)]*)\)`)
 
 // verdict is what an error means for the node.
 func (n *Node) verdict(x xid) check.Status {
@@ -137,7 +138,7 @@ func (n *Node) verdict(x xid) check.Status {
 	case x.ofNV:
 		return check.Warn
 	case x.code == 154:
-		action := newAction.FindStringSubmatch(x.text)
+		action := newAction().FindStringSubmatch(x.text)
 		if action == nil {
 			return check.Warn
 		}
@@ -210,10 +211,10 @@ func fromLog(results []check.Result) []check.Result {
 
 // complaints are of what lies between the GPUs of a cluster; the words are those of the drivers mlx5 and
 // nvidia-peermem.
-var complaints = []*regexp.Regexp{
-	regexp.MustCompile(`mlx5.*Detected insufficient power on the PCIe slot`),
-	regexp.MustCompile(`Port module event.*High Temperature`),
-	regexp.MustCompile(`nvidia-peermem.*ERROR detected invalid context`),
+var complaints = []func() *regexp.Regexp{
+	lazyregexp.New(`mlx5.*Detected insufficient power on the PCIe slot`),
+	lazyregexp.New(`Port module event.*High Temperature`),
+	lazyregexp.New(`nvidia-peermem.*ERROR detected invalid context`),
 }
 
 func kernelComplaints(n *Node) []check.Result {
@@ -227,7 +228,7 @@ func kernelComplaints(n *Node) []check.Result {
 		count := 0
 		var latest LogLine
 		for _, l := range n.recent() {
-			if c.MatchString(l.Text) {
+			if c().MatchString(l.Text) {
 				latest = l
 				count++
 			}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 	"unicode"
@@ -13,6 +12,7 @@ import (
 	"github.com/hashicorp/go-multierror"
 
 	"muster/internal/errhint"
+	"muster/internal/lazyregexp"
 )
 
 // Bounds of a hostfile, in bytes: a line is a name and a few settings, a file may have MaxHosts of them.
@@ -117,12 +117,12 @@ func Horovod(name string, content []byte) (File, error) {
 }
 
 // deepSpeedLine is a host with its slots; DeepSpeed passes over what follows.
-var deepSpeedLine = regexp.MustCompile(`^(\S+)\s+slots=([0-9]+)`)
+var deepSpeedLine = lazyregexp.New(`^(\S+)\s+slots=([0-9]+)`)
 
 // DeepSpeed reads a hostfile of DeepSpeed: "HOST slots=N", each host once. What follows the slots is not looked at.
 func DeepSpeed(name string, content []byte) (File, error) {
 	return readFile(name, content, false, func(t *table, n int, text string) error {
-		m := deepSpeedLine.FindStringSubmatch(text)
+		m := deepSpeedLine().FindStringSubmatch(text)
 		if m == nil {
 			return fmt.Errorf("%.80q is not of the form HOST slots=N", text)
 		}
@@ -203,11 +203,11 @@ func withoutComment(text string) string {
 }
 
 // blanksAround are those around the = of a setting.
-var blanksAround = regexp.MustCompile(`\s*=\s*`)
+var blanksAround = lazyregexp.New(`\s*=\s*`)
 
 // settingWords are the words of a line, "slots = 4" being one; there is at least one.
 func settingWords(text string) []string {
-	return strings.Fields(blanksAround.ReplaceAllString(text, "="))
+	return strings.Fields(blanksAround().ReplaceAllString(text, "="))
 }
 
 // parseSlotted reads [USER@]HOST[:SLOTS], one host.

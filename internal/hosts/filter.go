@@ -3,10 +3,11 @@ package hosts
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"muster/internal/lazyregexp"
 )
 
 // Include returns the hosts of list that a filter names, in the order of list. The filter is as DeepSpeed documents it:
@@ -77,7 +78,7 @@ type filterSpec struct {
 }
 
 // filterSlot is the number of a slot in a filter.
-var filterSlot = regexp.MustCompile(`^[0-9]{1,4}$`)
+var filterSlot = lazyregexp.New(`^[0-9]{1,4}$`)
 
 // parseFilter returns what a filter says, by the hosts' places in list.
 func parseFilter(list []Host, filter string) (map[int]filterSpec, error) {
@@ -125,7 +126,7 @@ func parseFilterSlots(name, text string) ([]int, error) {
 	var slots []int
 	for item := range strings.SplitSeq(text, ",") {
 		item = strings.TrimSpace(item)
-		if !filterSlot.MatchString(item) {
+		if !filterSlot().MatchString(item) {
 			return nil, fmt.Errorf("%.80q is no number of a slot: write %s:0,2 for two slots, and @ between hosts", item, name)
 		}
 		n, err := strconv.Atoi(item)

@@ -3,9 +3,10 @@ package hosts
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
+
+	"muster/internal/lazyregexp"
 )
 
 // Bounds of what lists of hosts may grow to. Together they keep what a few bytes of a variable can ask for below 17 MB.
@@ -106,11 +107,11 @@ func (p hostPart) longest() int {
 }
 
 // hostText is what the names of hosts are made of.
-var hostText = regexp.MustCompile(`^[A-Za-z0-9._-]*$`)
+var hostText = lazyregexp.New(`^[A-Za-z0-9._-]*$`)
 
 // IsName reports whether name may be that of a host, or its IPv4 address.
 func IsName(name string) bool {
-	return name != "" && len(name) <= maxHost && hostText.MatchString(name)
+	return name != "" && len(name) <= maxHost && hostText().MatchString(name)
 }
 
 func parseHost(item string) ([]hostPart, error) {
@@ -120,7 +121,7 @@ func parseHost(item string) ([]hostPart, error) {
 	var parts []hostPart
 	for rest := item; rest != ""; {
 		text, behind, bracket := strings.Cut(rest, "[")
-		if !hostText.MatchString(text) {
+		if !hostText().MatchString(text) {
 			return nil, noName(text)
 		}
 		if parts = append(parts, hostPart{text: text}); !bracket {
@@ -137,7 +138,7 @@ func parseHost(item string) ([]hostPart, error) {
 }
 
 // hostNumber is a number in brackets. No host has one of more digits, and the sums of such numbers fit into 64 bits.
-var hostNumber = regexp.MustCompile(`^[0-9]{1,18}$`)
+var hostNumber = lazyregexp.New(`^[0-9]{1,18}$`)
 
 func parseRanges(text string) ([]hostRange, error) {
 	var ranges []hostRange
@@ -147,7 +148,7 @@ func parseRanges(text string) ([]hostRange, error) {
 		if !isRange {
 			high = low
 		}
-		if !hostNumber.MatchString(low) || !hostNumber.MatchString(high) {
+		if !hostNumber().MatchString(low) || !hostNumber().MatchString(high) {
 			return nil, fmt.Errorf("%.80q is neither a number nor a range such as 008-011", item)
 		}
 		r := hostRange{width: len(low)}
@@ -182,7 +183,7 @@ func appendHosts(hosts []string, prefix string, parts []hostPart) []string {
 }
 
 // repeated is an item of a list per node: 4(x2) is 4, 4.
-var repeated = regexp.MustCompile(`^([0-9]{1,9})(?:\(x([0-9]{1,9})\))?$`)
+var repeated = lazyregexp.New(`^([0-9]{1,9})(?:\(x([0-9]{1,9})\))?$`)
 
 // ExpandCounts returns the numbers of a list per node as Slurm writes it: "4(x2),3" is 4, 4, 3.
 func ExpandCounts(list string) ([]int, error) {
@@ -191,7 +192,7 @@ func ExpandCounts(list string) ([]int, error) {
 	}
 	var counts []int
 	for item := range strings.SplitSeq(list, ",") {
-		m := repeated.FindStringSubmatch(item)
+		m := repeated().FindStringSubmatch(item)
 		if m == nil {
 			return nil, fmt.Errorf("%.80q is no number of a list such as 4(x2),3", item)
 		}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"regexp"
 	"strconv"
 	"strings"
 	"unicode"
@@ -13,6 +12,7 @@ import (
 	"github.com/hashicorp/go-multierror"
 
 	"muster/internal/errhint"
+	"muster/internal/lazyregexp"
 )
 
 // MaxSlots bounds the slots of a host: more is a typing error, or a port.
@@ -184,10 +184,10 @@ func noName(text string) error {
 }
 
 // slotCount is a number of slots.
-var slotCount = regexp.MustCompile(`^[0-9]{1,9}$`)
+var slotCount = lazyregexp.New(`^[0-9]{1,9}$`)
 
 func parseSlots(text string) (int, error) {
-	if !slotCount.MatchString(text) {
+	if !slotCount().MatchString(text) {
 		return 0, fmt.Errorf("%.80q is no number of slots", text)
 	}
 	n, err := strconv.Atoi(text)

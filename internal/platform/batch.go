@@ -4,12 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"muster/internal/hosts"
+	"muster/internal/lazyregexp"
 )
 
 // slurmStep is what Slurm says of the step, or of the batch script, that this process is in.
@@ -189,11 +189,11 @@ func oneOfMany(p *Process, who, hint string) *Problem {
 }
 
 // leadingNumber is the number that the id of a job begins with: PBS writes 123.server, or 123[4].server in an array.
-var leadingNumber = regexp.MustCompile(`^([0-9]{1,15})(?:\[([0-9]{0,9})\])?`)
+var leadingNumber = lazyregexp.New(`^([0-9]{1,15})(?:\[([0-9]{0,9})\])?`)
 
 // batchJob takes port and name from a job's id.
 func (l *lookup) batchJob(f *Facts, name, index string) error {
-	m := leadingNumber.FindStringSubmatch(l.get(name))
+	m := leadingNumber().FindStringSubmatch(l.get(name))
 	if m == nil {
 		return l.bad(name, errors.New("it does not begin with a number"))
 	}

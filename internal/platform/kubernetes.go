@@ -4,12 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"muster/internal/hosts"
+	"muster/internal/lazyregexp"
 )
 
 // Variables of PyTorch's env:// method, which count processes where LOCAL_RANK is set, and else, on the platforms that
@@ -211,7 +211,7 @@ func (l *lookup) names(fits func(name string) bool) []string {
 }
 
 // volcanoTask is the variable with the hosts of one of a Volcano job's tasks.
-var volcanoTask = regexp.MustCompile(`^VC_([A-Z0-9_]+)_HOSTS$`)
+var volcanoTask = lazyregexp.New(`^VC_([A-Z0-9_]+)_HOSTS$`)
 
 // volcanoDir has the same lists as files, also where the variables are switched off.
 const volcanoDir = "/etc/volcano"
@@ -228,7 +228,7 @@ func (l *lookup) volcanoFiles() []string {
 }
 
 func findVolcano(l *lookup) []string {
-	if names := l.names(volcanoTask.MatchString); len(names) > 0 {
+	if names := l.names(volcanoTask().MatchString); len(names) > 0 {
 		return names
 	}
 	return l.volcanoFiles()
@@ -268,12 +268,12 @@ func readVolcano(l *lookup, f *Facts) error {
 // volcanoTasks are the tasks of the job, each with its hosts.
 func (l *lookup) volcanoTasks() ([]group, error) {
 	var groups []group
-	for _, name := range l.names(volcanoTask.MatchString) {
+	for _, name := range l.names(volcanoTask().MatchString) {
 		hosts, err := commaHosts(l.get(name))
 		if err != nil {
 			return nil, l.bad(name, err)
 		}
-		groups = append(groups, group{volcanoTask.FindStringSubmatch(name)[1], name, hosts})
+		groups = append(groups, group{volcanoTask().FindStringSubmatch(name)[1], name, hosts})
 	}
 	if len(groups) > 0 {
 		return groups, nil
@@ -294,13 +294,13 @@ func (l *lookup) volcanoTasks() ([]group, error) {
 }
 
 // indexed is the name of a pod of an indexed job: a JobSet's is <jobset>-<job>-<job index>-<index>.
-var indexed = regexp.MustCompile(`^(.*?)(?:-([0-9]{1,9}))?-([0-9]{1,9})$`)
+var indexed = lazyregexp.New(`^(.*?)(?:-([0-9]{1,9}))?-([0-9]{1,9})$`)
 
 const completionIndex = "JOB_COMPLETION_INDEX"
 
 func findJobSet(l *lookup) []string {
 	short, _, _ := strings.Cut(l.Hostname, ".")
-	m := indexed.FindStringSubmatch(short)
+	m := indexed().FindStringSubmatch(short)
 	if m == nil || m[1] == "" || m[3] != l.get(completionIndex) {
 		return nil
 	}
@@ -310,7 +310,7 @@ func findJobSet(l *lookup) []string {
 // readJobSet reads the index and the names of an indexed job's pods. How many there are is in no variable.
 func readJobSet(l *lookup, f *Facts) error {
 	short, _, _ := strings.Cut(l.Hostname, ".")
-	m := indexed.FindStringSubmatch(short)
+	m := indexed().FindStringSubmatch(short)
 	f.Notes = append(f.Notes, "the number of nodes is in no variable of an indexed job: give --nnodes N for a job of several")
 	if m[2] != "" && m[2] != "0" {
 		f.Notes = append(f.Notes, "the rank of this node cannot be told where a JobSet replicates jobs: give --node-rank N")

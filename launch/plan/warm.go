@@ -7,10 +7,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
+	"muster/internal/lazyregexp"
 	"muster/internal/proc"
 	"muster/internal/python"
 	"muster/launch/job"
@@ -146,9 +146,9 @@ func (p *Plan) Warms() bool {
 }
 
 // pythonName is what interpreters are called. What is behind a name is asked before anything depends on it.
-var pythonName = regexp.MustCompile(`^python[0-9.]*[a-z]*$`)
+var pythonName = lazyregexp.New(`^python[0-9.]*[a-z]*$`)
 
-func isPython(path string) bool { return pythonName.MatchString(filepath.Base(path)) }
+func isPython(path string) bool { return pythonName().MatchString(filepath.Base(path)) }
 
 // checkInterpreter refuses what stands in front of an interpreter: a script may choose devices or processors by the
 // rank before it starts Python, and a template has none.

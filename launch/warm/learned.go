@@ -5,10 +5,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"muster/internal/lazyregexp"
 )
 
 // learned is what the workers of a script have imported after they were forked. It is kept in the user's cache: see
@@ -42,10 +43,10 @@ const (
 )
 
 var (
-	learnedPath   = regexp.MustCompile(`^/[A-Za-z0-9_./+@~,: -]+$`)
-	learnedModule = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.(py|so)$`)
+	learnedPath   = lazyregexp.New(`^/[A-Za-z0-9_./+@~,: -]+$`)
+	learnedModule = lazyregexp.New(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.(py|so)$`)
 	// warnings.filters stands for filters of warnings that the script has set.
-	learnedVariable = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,127}|warnings\.filters)$`)
+	learnedVariable = lazyregexp.New(`^([A-Za-z_][A-Za-z0-9_]{0,127}|warnings\.filters)$`)
 )
 
 // check returns why it is not something that muster would have written, nil where it may be.
@@ -64,7 +65,7 @@ func (l *learned) check() error {
 		total += len(m.Path)
 	}
 	for _, name := range l.Variables {
-		if !learnedVariable.MatchString(name) {
+		if !learnedVariable().MatchString(name) {
 			return fmt.Errorf("%.100q is no variable", name)
 		}
 		total += len(name)
@@ -81,12 +82,12 @@ func (l *learned) check() error {
 }
 
 func cleanPath(path string) bool {
-	return len(path) <= learnedPathLimit && utf8.ValidString(path) && filepath.Clean(path) == path && learnedPath.MatchString(path)
+	return len(path) <= learnedPathLimit && utf8.ValidString(path) && filepath.Clean(path) == path && learnedPath().MatchString(path)
 }
 
 // learnable reports whether a path may be that of a module.
 func learnable(path string) bool {
-	return cleanPath(path) && learnedModule.MatchString(filepath.Base(path))
+	return cleanPath(path) && learnedModule().MatchString(filepath.Base(path))
 }
 
 // refuses reports whether a module was found not to be sharable.
@@ -131,7 +132,7 @@ func (l *learned) add(files, variables []string) (size int64) {
 		}
 	}
 	for _, name := range variables {
-		if learnedVariable.MatchString(name) && !slices.Contains(l.Variables, name) && len(l.Variables) < learnedFilesLimit {
+		if learnedVariable().MatchString(name) && !slices.Contains(l.Variables, name) && len(l.Variables) < learnedFilesLimit {
 			l.Variables = append(l.Variables, name)
 		}
 	}

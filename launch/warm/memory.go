@@ -11,7 +11,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -20,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"muster/internal/durable"
+	"muster/internal/lazyregexp"
 	"muster/launch/plan"
 )
 
@@ -85,7 +85,7 @@ const (
 )
 
 // memoryName is what our files in the cache are called, and what they were begun as.
-var memoryName = regexp.MustCompile(`^(?:[0-9a-f]{32}\.json|\.[0-9a-f]{32}\.json\.[A-Z0-9]+)$`)
+var memoryName = lazyregexp.New(`^(?:[0-9a-f]{32}\.json|\.[0-9a-f]{32}\.json\.[A-Z0-9]+)$`)
 
 // load returns what is kept; nothing where there is none. An error says why what is there cannot be used.
 func (m memory) load() (learned, error) {
@@ -260,7 +260,7 @@ func tidy(dir *os.Root) error {
 	for _, e := range entries {
 		info, err := e.Info()
 		switch {
-		case err != nil || !memoryName.MatchString(e.Name()):
+		case err != nil || !memoryName().MatchString(e.Name()):
 		case strings.HasSuffix(e.Name(), memoryEnd):
 			files = append(files, info)
 		case time.Since(info.ModTime()) > leftAfter:

@@ -3,13 +3,13 @@ package jobfile
 import (
 	"fmt"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
 
+	"muster/internal/lazyregexp"
 	"muster/launch/job"
 )
 
@@ -200,7 +200,7 @@ func (v value) resources(t *template) {
 	v.object(fields{"limits": amounts, "requests": amounts, "claims": cluster(whyPods)})
 }
 
-var variableName = regexp.MustCompile(`^[^=\x00-\x20]+$`)
+var variableName = lazyregexp.New(`^[^=\x00-\x20]+$`)
 
 // variable reads an item of env.
 func (v value) variable(t *template) {
@@ -212,7 +212,7 @@ func (v value) variable(t *template) {
 		"valueFrom": func(f value) { from = f },
 	})
 	switch {
-	case x.Name == "" && name.node != nil, name.node != nil && !variableName.MatchString(x.Name):
+	case x.Name == "" && name.node != nil, name.node != nil && !variableName().MatchString(x.Name):
 		name.fail("%q is no name of a variable", x.Name)
 		return
 	case name.node == nil:
@@ -341,7 +341,7 @@ func (v value) variables(t *template) {
 					return
 				}
 				x := variable{Var: job.Var{Name: prefix + key, Value: text, Source: ref.source()}, kind: kind}
-				if !v.r.Given[x.Name] && variableName.MatchString(x.Name) {
+				if !v.r.Given[x.Name] && variableName().MatchString(x.Name) {
 					t.env = append(t.env, x)
 				}
 			}

@@ -6,14 +6,15 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"regexp"
 	"slices"
 
 	"go.yaml.in/yaml/v3"
+
+	"muster/internal/lazyregexp"
 )
 
 // objectName is what Secrets, ConfigMaps and their keys may be called: nothing that leads out of a directory.
-var objectName = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,252}$`)
+var objectName = lazyregexp.New(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,252}$`)
 
 // kindSecret is the kind of an object whose texts are shown to nobody.
 const kindSecret = "Secret"
@@ -57,7 +58,7 @@ func (r *reader) data(object *yaml.Node) (map[string]string, error) {
 // entry is the text of a key of a Secret or a ConfigMap: of this file, or of the directory of --secrets. Its errors
 // name no text.
 func (r *reader) entry(kind, name, key string) (text string, found bool, err error) {
-	if !objectName.MatchString(name) || !objectName.MatchString(key) {
+	if !objectName().MatchString(name) || !objectName().MatchString(key) {
 		return "", false, fmt.Errorf("%q and %q are no names of a %s and its key", name, key, kind)
 	}
 	if object := r.object(kind, name); object != nil {
@@ -83,7 +84,7 @@ func (r *reader) entry(kind, name, key string) (text string, found bool, err err
 
 // keys are those of a Secret or a ConfigMap.
 func (r *reader) keys(kind, name string) (list []string, found bool, err error) {
-	if !objectName.MatchString(name) {
+	if !objectName().MatchString(name) {
 		return nil, false, fmt.Errorf("%q is no name of a %s", name, kind)
 	}
 	if object := r.object(kind, name); object != nil {
@@ -102,7 +103,7 @@ func (r *reader) keys(kind, name string) (list []string, found bool, err error) 
 		return nil, false, nil
 	}
 	for _, key := range names {
-		if objectName.MatchString(key) && key[0] != '.' { // ..data is how a cluster mounts them
+		if objectName().MatchString(key) && key[0] != '.' { // ..data is how a cluster mounts them
 			list = append(list, key)
 		}
 	}

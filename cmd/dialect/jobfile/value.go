@@ -3,7 +3,6 @@ package jobfile
 import (
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"muster/internal/errhint"
+	"muster/internal/lazyregexp"
 	"muster/internal/typos"
 	"muster/launch/job"
 )
@@ -217,11 +217,11 @@ func (v value) choice(words ...string) (string, bool) {
 	return "", false
 }
 
-var quantityText = regexp.MustCompile(`^[0-9]+(\.[0-9]*)?([mkKMGTPE]|[KMGTPE]i|e[0-9]{1,2})?$`)
+var quantityText = lazyregexp.New(`^[0-9]+(\.[0-9]*)?([mkKMGTPE]|[KMGTPE]i|e[0-9]{1,2})?$`)
 
 // quantity is an amount as Kubernetes writes it, such as 500m or 16Gi. whole is its value where it is a whole number.
 func (v value) quantity() (text string, whole int, ok bool) {
-	if v.node.Kind != yaml.ScalarNode || !quantityText.MatchString(v.node.Value) {
+	if v.node.Kind != yaml.ScalarNode || !quantityText().MatchString(v.node.Value) {
 		v.fail("give an amount such as 8, 500m or 16Gi")
 		return "", 0, false
 	}

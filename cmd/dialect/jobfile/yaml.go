@@ -5,11 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"muster/internal/lazyregexp"
 )
 
 // Bounds of a file: a cluster takes no larger object than 1.5 MB, and a job of a thousand lines has a few thousand
@@ -56,7 +57,7 @@ func documents(file string, content []byte) ([]*yaml.Node, error) {
 	}
 }
 
-var lineOfError = regexp.MustCompile(`^line ([0-9]+): `)
+var lineOfError = lazyregexp.New(`^line ([0-9]+): `)
 
 // syntaxError says where the parser gave up. It names the tab where that is the reason, which the parser does not.
 func syntaxError(file string, content []byte, err error) error {
@@ -71,7 +72,7 @@ func syntaxError(file string, content []byte, err error) error {
 			}
 		}
 	}
-	if m := lineOfError.FindStringSubmatch(text); m != nil {
+	if m := lineOfError().FindStringSubmatch(text); m != nil {
 		return fmt.Errorf("%s:%s: %s", file, m[1], strings.TrimPrefix(text, m[0]))
 	}
 	return fmt.Errorf("cannot read %s: %s", file, text)
@@ -182,7 +183,7 @@ func apart(n *yaml.Node) *yaml.Node {
 	return &c
 }
 
-var step = regexp.MustCompile(`^("[^"]+"|[^\[\].]+)((?:\[[0-9]+\])*)(?:\.|$)`)
+var step = lazyregexp.New(`^("[^"]+"|[^\[\].]+)((?:\[[0-9]+\])*)(?:\.|$)`)
 
 // change makes a change such as spec.replicaSpecs[0].replicas=3 in a document, and returns the nodes that it made. A
 // name with dots stands in double quotes.
@@ -207,7 +208,7 @@ func change(top *yaml.Node, text string) ([]*yaml.Node, error) {
 	place := func(n yaml.Node) *yaml.Node { news = append(news, &n); return &n }
 	at := top
 	for rest := path; rest != ""; {
-		m := step.FindStringSubmatch(rest)
+		m := step().FindStringSubmatch(rest)
 		if m == nil {
 			return nil, wrong("the path has names with dots between, and list items as in spec.replicaSpecs[0].replicas")
 		}

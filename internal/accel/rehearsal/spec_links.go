@@ -2,11 +2,12 @@ package rehearsal
 
 import (
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"muster/internal/lazyregexp"
 )
 
 // FakeLink is what a spec says of copies between accelerators. What is zero is not said.
@@ -50,10 +51,10 @@ func (f *Fake) Count() int { return f.spec.count }
 
 const maxMBps = 100_000_000
 
-var pairForm = regexp.MustCompile(`^\d{1,3}:\d{1,3}$`)
+var pairForm = lazyregexp.New(`^\d{1,3}:\d{1,3}$`)
 
 func readPair(text string) (a, b int, ok bool) {
-	if !pairForm.MatchString(text) {
+	if !pairForm().MatchString(text) {
 		return 0, 0, false
 	}
 	first, second, _ := strings.Cut(text, ":")

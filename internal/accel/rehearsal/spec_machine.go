@@ -8,13 +8,15 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"muster/internal/lazyregexp"
 )
 
 var (
-	driverForm   = regexp.MustCompile(`^\d{3,4}\.\d{1,4}(\.\d{1,4})?$`)
-	variableForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-	deviceForm   = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
-	cpuMaxForm   = regexp.MustCompile(`^(max|[1-9]\d{0,9}) [1-9]\d{0,9}$`)
+	driverForm   = lazyregexp.New(`^\d{3,4}\.\d{1,4}(\.\d{1,4})?$`)
+	variableForm = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	deviceForm   = lazyregexp.New(`^[A-Za-z0-9_-]{1,64}$`)
+	cpuMaxForm   = lazyregexp.New(`^(max|[1-9]\d{0,9}) [1-9]\d{0,9}$`)
 )
 
 // machine reads what a node's section says of the driver and of what is around the GPUs.
@@ -82,9 +84,9 @@ func (r *specReader) machine(keys map[string]*yaml.Node, where string, s *nodeSp
 }
 
 // formed reads text of a form.
-func (r *specReader) formed(n *yaml.Node, where string, form *regexp.Regexp, example string) string {
+func (r *specReader) formed(n *yaml.Node, where string, form func() *regexp.Regexp, example string) string {
 	text, ok := r.text(n, where, maxMaskLen)
-	if ok && !form.MatchString(text) {
+	if ok && !form().MatchString(text) {
 		r.add(n.Line, "%s is %s, not %s", where, quote(text), example)
 	}
 	return text
@@ -100,7 +102,7 @@ func (r *specReader) variables(n *yaml.Node, where string) map[string]string {
 	}
 	for _, e := range entries {
 		switch {
-		case !variableForm.MatchString(e.key):
+		case !variableForm().MatchString(e.key):
 			r.add(e.line, "%s: %s is no name of a variable", where, quote(e.key))
 		case isMask(e.key), strings.HasPrefix(e.key, "MUSTER_"):
 			r.add(e.line, "%s: %s is not for env (visibility variables stand in visible)", where, e.key)

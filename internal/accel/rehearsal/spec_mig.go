@@ -2,17 +2,17 @@ package rehearsal
 
 import (
 	"fmt"
-	"regexp"
 	"strconv"
 
 	"go.yaml.in/yaml/v3"
 
+	"muster/internal/lazyregexp"
 	"muster/internal/wording"
 )
 
 // migProfile is the name of a GPU instance with one compute instance in it, such as 1g.10gb: slices of the GPU and
 // memory.
-var migProfile = regexp.MustCompile(`^([1-7])g\.[1-9]\d{0,2}gb(\+me)?$`)
+var migProfile = lazyregexp.New(`^([1-7])g\.[1-9]\d{0,2}gb(\+me)?$`)
 
 // migSlices is how many slices a GPU has.
 const migSlices = 7
@@ -32,7 +32,7 @@ func (r *specReader) mig(n *yaml.Node, where string, count int) map[int][]string
 		var profiles []string
 		for i, item := range r.sequence(e.value, at, migSlices) {
 			profile := r.formed(item, fmt.Sprintf("%s[%d]", at, i), migProfile, "a profile such as 1g.10gb")
-			if form := migProfile.FindStringSubmatch(profile); form != nil {
+			if form := migProfile().FindStringSubmatch(profile); form != nil {
 				own, _ := strconv.Atoi(form[1]) // one digit
 				slices += own
 			}
