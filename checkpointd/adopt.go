@@ -12,7 +12,7 @@ import (
 
 // labelLocked is the label of the service as it is now.
 func (s *Service) labelLocked(more ...*set) label {
-	l := label{Version: labelVersion, RunID: s.cfg.RunID, PID: os.Getpid(), Socket: s.cfg.Socket, Begun: s.begun, Lineage: s.team.lineage}
+	l := label{Version: labelVersion, RunID: s.cfg.RunID, PID: os.Getpid(), Socket: s.cfg.Socket, Begun: s.begun, Lineage: s.participant.lineage}
 	for _, st := range slices.Concat(s.allSetsLocked(), more) {
 		l.Sets = append(l.Sets, labelSet{
 			ID: st.id, Dir: st.dir, Shards: st.shards, Reshards: st.reshards, Keep: st.keep,
@@ -72,7 +72,7 @@ func (s *Service) unwrittenLocked() bool {
 	for _, st := range s.allSetsLocked() {
 		at, unwritten := st.unwritten()
 		how := HowToSave
-		if !s.team.alone { // whether all nodes have it nobody may be left to tell
+		if !s.participant.alone { // whether all nodes have it nobody may be left to tell
 			at, _ = st.newestHere()
 			unwritten, how = at.Compare(st.committed) > 0, HowToGoOn
 		}
@@ -98,13 +98,13 @@ func (s *Service) unwrittenLocked() bool {
 // failedLocked reports whether the newest step of a set is, or may be, not on disk, though nobody gave up waiting for
 // that.
 func (s *Service) failedLocked(st *set) bool {
-	return !s.team.hurried && (st.view.Failed != "" || !st.view.Open || s.team.lost())
+	return !s.participant.hurried && (st.view.Failed != "" || !st.view.Open || s.participant.lost())
 }
 
 // untouchedLocked reports whether a moment is of a job that was killed, which this one could not restore and has saved
 // nothing since: other nodes may have the shards that were missing.
 func (s *Service) untouchedLocked(at moment) bool {
-	return !s.team.hurried && at.Era < s.team.joined
+	return !s.participant.hurried && at.Era < s.participant.joined
 }
 
 // HowToSave is said where checkpoints stay in memory.
@@ -205,7 +205,7 @@ func (s *Service) succeedLocked(old *set) *set {
 	slices.Sort(eras)
 	eras = slices.Compact(eras)
 	era := func(at moment) moment { at.Era = uint64(slices.Index(eras, at.Era)); return at }
-	st := s.heirLocked(old)
+	st := s.successorLocked(old)
 	st.committed, st.next, st.nextAt = era(old.committed), "", planner.Never // whoever wrote next is dead
 	err := s.takeOverLocked(st, old, func(at moment) (moment, bool) { return era(at), slices.Contains(complete, at) })
 	if err != nil || len(st.slots.complete()) == 0 {
@@ -221,8 +221,8 @@ func (s *Service) succeedLocked(old *set) *set {
 	return st
 }
 
-// heirLocked is a set that goes on where a dead agent's has ended, still without its copies.
-func (s *Service) heirLocked(old *set) *set {
+// successorLocked is a set that goes on where a dead agent's has ended, still without its copies.
+func (s *Service) successorLocked(old *set) *set {
 	st := newSet(old.dir, old.shards)
 	st.reshards, st.keep, st.diskState = old.reshards, old.keep, old.diskState
 	s.setID++

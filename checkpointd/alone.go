@@ -11,14 +11,14 @@ import (
 // before its first set is made (see opening), and what a killed agent has left is adopted then.
 
 // leadAlone has a node that is alone lead itself, from its first round on.
-func (t *team) leadAlone() {
+func (t *participant) leadAlone() {
 	t.alone, t.leading = true, newLeading(t.s)
 	t.leading.planner.BeginRound(1, t.s.round<<eraShift, "")
 }
 
 // nextAloneLocked begins the next round of a node that is alone: its workers have ended, and why stands in the log. The
 // newest complete step is written behind those that come next.
-func (t *team) nextAloneLocked(why string) {
+func (t *participant) nextAloneLocked(why string) {
 	s, l := t.s, t.leading
 	if s.closed {
 		return
@@ -39,7 +39,7 @@ func (t *team) nextAloneLocked(why string) {
 
 // consultLocked has the leader of a node that is alone hear the newest report, and does what its view asks for. Where
 // that changes what there is to report the leader hears that, too.
-func (t *team) consultLocked() {
+func (t *participant) consultLocked() {
 	if t.consulting || !t.led() {
 		return // whoever consults it has it hear the newest
 	}

@@ -19,10 +19,10 @@ import (
 // fetchLocked gets a copy of a shard from another node, unless that is being done.
 func (s *Service) fetchLocked(st *set, shard int, at moment, from int) {
 	key := planner.Copy{Shard: shard, At: at}
-	if st.fetching[key] || shard < 0 || shard >= st.shards || from < 0 || from >= len(s.team.addrs) || st.slots.at(shard, at) != nil {
+	if st.fetching[key] || shard < 0 || shard >= st.shards || from < 0 || from >= len(s.participant.addrs) || st.slots.at(shard, at) != nil {
 		return
 	}
-	addr := s.team.addrs[from]
+	addr := s.participant.addrs[from]
 	bad := planner.Bad{Shard: shard, At: at, Addr: addr}
 	if slices.Contains(st.bad, bad) {
 		st.fetchErr = fmt.Errorf("cannot get shard %d of step %d from %s: what it has is not what was saved", shard, at.Step,
@@ -93,7 +93,7 @@ func (s *Service) agreedLocked(st *set, c planner.Copy, came planner.Digest) err
 			}
 			return nil
 		}
-		if !s.team.led() || !s.awaitLocked(until, nil) {
+		if !s.participant.led() || !s.awaitLocked(until, nil) {
 			return errors.New("nobody says what its digest is")
 		}
 	}
@@ -107,7 +107,7 @@ var errNoToken = errors.New("nodes have copies from each other only with a job t
 
 // fetch receives a copy into a slot of its own.
 func (s *Service) fetch(st *set, shard int, at moment, from peertls.Identity) error {
-	if s.team.local {
+	if s.participant.local {
 		return errNoToken
 	}
 	ask := greeting{Op: "fetch", Key: planner.Key{Dir: st.dir, Shards: st.shards}, At: at, Shard: shard}
@@ -201,7 +201,7 @@ func (c *session) bringLocked(shard int) (*slot, error) {
 			return nil, st.fetchErr
 		}
 		s.fetchLocked(st, shard, d.at, d.from[shard])
-		s.team.reportLocked() // its digest is wanted
+		s.participant.reportLocked() // its digest is wanted
 		if !st.fetching[planner.Copy{Shard: shard, At: d.at}] {
 			return nil, fmt.Errorf("there is no way to get shard %d of step %d", shard, d.at.Step)
 		}
@@ -214,7 +214,7 @@ func (c *session) bringLocked(shard int) (*slot, error) {
 // findLocked asks the other nodes which shard has a file of the step that is restored.
 func (c *session) findLocked(path string) (shard int, ok bool) {
 	s, st, at := c.service, c.set, c.restored.at
-	addrs := slices.Clone(s.team.addrs)
+	addrs := slices.Clone(s.participant.addrs)
 	s.mu.Unlock()
 	defer s.mu.Lock()
 	for _, addr := range addrs {

@@ -14,7 +14,7 @@ import (
 )
 
 // accept serves the other nodes.
-func (t *team) accept() {
+func (t *participant) accept() {
 	var conns sync.WaitGroup
 	defer conns.Wait()
 	for {
@@ -38,7 +38,7 @@ func (t *team) accept() {
 const peerMisbehaved = "a node says about checkpoints what cannot be: its connection was ended"
 
 // answer serves one connection of another node.
-func (t *team) answer(conn *peertls.Conn) {
+func (t *participant) answer(conn *peertls.Conn) {
 	_ = conn.SetDeadline(time.Now().Add(peerTime))
 	var g greeting
 	if wire.Read(conn, greetingLimit, &g) != nil {
@@ -73,7 +73,7 @@ func (t *team) answer(conn *peertls.Conn) {
 }
 
 // giveCopy sends a copy to another node.
-func (t *team) giveCopy(conn net.Conn, g greeting) {
+func (t *participant) giveCopy(conn net.Conn, g greeting) {
 	s := t.s
 	s.mu.Lock()
 	var slot *slot

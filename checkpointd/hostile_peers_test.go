@@ -132,14 +132,14 @@ func TestHostileReports(t *testing.T) {
 			space := memstore.NewSpace()
 			defer space.Close()
 			board := space.Client()
-			if err := say(t.Context(), board, standingKey(1), standing{}); err != nil {
+			if err := say(t.Context(), board, nodeStateKey(1), nodeState{}); err != nil {
 				t.Fatal(err)
 			}
 			if err := c.nodes[0].BeginRound(t.Context(), rendezvous.Round{GroupWorldSize: 2}, board, false); err != nil {
 				t.Fatal(err)
 			}
 			us := peertls.NewIdentity("127.0.0.1:9")
-			conn, err := dialPeer(t.Context(), c.nodes[0].cfg.domain(), c.nodes[0].team.id, greeting{Op: "join", Rank: 1, From: us})
+			conn, err := dialPeer(t.Context(), c.nodes[0].cfg.domain(), c.nodes[0].participant.id, greeting{Op: "join", Rank: 1, From: us})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -171,7 +171,7 @@ func TestHostileDirectory(t *testing.T) {
 	space := memstore.NewSpace()
 	defer space.Close()
 	board := space.Client()
-	if err := say(t.Context(), board, standingKey(1), standing{}); err != nil {
+	if err := say(t.Context(), board, nodeStateKey(1), nodeState{}); err != nil {
 		t.Fatal(err)
 	}
 	s := c.nodes[0]
@@ -179,7 +179,7 @@ func TestHostileDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	us := peertls.NewIdentity("127.0.0.1:9")
-	conn, err := dialPeer(t.Context(), s.cfg.domain(), s.team.id, greeting{Op: "join", Rank: 1, From: us})
+	conn, err := dialPeer(t.Context(), s.cfg.domain(), s.participant.id, greeting{Op: "join", Rank: 1, From: us})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -269,9 +269,9 @@ func TestHostileResults(t *testing.T) {
 		}
 	}
 	a.Dir = dir
-	own := s.team
-	s.team = &team{ended: true} // its workers
-	defer func() { s.mu.Lock(); s.team = own; s.mu.Unlock() }()
+	own := s.participant
+	s.participant = &participant{ended: true} // its workers
+	defer func() { s.mu.Lock(); s.participant = own; s.mu.Unlock() }()
 	if err := (&leading{s: s, ctx: t.Context()}).commit(a); !errors.Is(err, errNotNamed) {
 		t.Errorf("a directory that nobody has named: %v", err)
 	}
@@ -294,7 +294,7 @@ func TestHostileJoins(t *testing.T) {
 		if g.From == "" {
 			g.From = peertls.NewIdentity("127.0.0.1:9")
 		}
-		conn, err := dialPeer(t.Context(), s.cfg.domain(), s.team.id, g)
+		conn, err := dialPeer(t.Context(), s.cfg.domain(), s.participant.id, g)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -413,12 +413,12 @@ func TestHostileCopies(t *testing.T) {
 			s := c.nodes[n]
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			return len(s.team.addrs) == 3 && done(s.sets[0])
+			return len(s.participant.addrs) == 3 && done(s.sets[0])
 		})
 	}
 	here := func(st *set) bool { return st.slots.at(0, at) != nil }
 	for n := range 3 {
-		await(n, "the addresses of all", func(*set) bool { return !slices.Contains(c.nodes[n].team.addrs, "") })
+		await(n, "the addresses of all", func(*set) bool { return !slices.Contains(c.nodes[n].participant.addrs, "") })
 	}
 	get(1, 0)
 	await(1, "a copy", here)
@@ -431,7 +431,7 @@ func TestHostileCopies(t *testing.T) {
 	s.mu.Unlock()
 	get(2, 0)
 	await(2, "the copy is found to be another one", func(st *set) bool { return st.fetchErr != nil })
-	if text := c.logs[2].String(); !strings.Contains(text, "shard 0 of step 1 from "+s.team.id.Addr()) ||
+	if text := c.logs[2].String(); !strings.Contains(text, "shard 0 of step 1 from "+s.participant.id.Addr()) ||
 		!strings.Contains(text, "SHA-256") {
 		t.Errorf("the log does not name it: %s", text)
 	}
@@ -441,7 +441,7 @@ func TestHostileCopies(t *testing.T) {
 	get(2, 1)
 	await(2, "another node's copy", here)
 	testutil.Eventually(t, 20*time.Second, "the leader gives the first one up", func() bool {
-		l := c.nodes[0].team.leads()
+		l := c.nodes[0].participant.leads()
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		return !slices.Contains(l.planner.Holders(planner.Key{Dir: c.dir, Shards: 3}, 0, at), 0)
@@ -493,7 +493,7 @@ func TestManyStrangers(t *testing.T) {
 	c := newNodesUnderTest(t, 2, nil)
 	for range 500 {
 		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 9)}}
-		conn, err := d.Dial("tcp", c.nodes[0].team.id.Addr())
+		conn, err := d.Dial("tcp", c.nodes[0].participant.id.Addr())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -502,7 +502,7 @@ func TestManyStrangers(t *testing.T) {
 	c.begin(0, 1)
 	c.save(1, true)
 	c.onDisk(1)
-	if n := c.nodes[0].team.listener.Unproven(); n > 16 {
+	if n := c.nodes[0].participant.listener.Unproven(); n > 16 {
 		t.Errorf("%d connections are unproven", n)
 	}
 	c.end(0, 1)
@@ -513,7 +513,7 @@ func FuzzView(f *testing.F) {
 	f.Add(`{"seen":1,"addrs":["a","b"],"sets":[{"dir":"/d","shards":2,"write":{"at":{"step":1},"attempt":"../x","shards":[5]},"fetch":[{"shard":-1,"from":9}]}]}`)
 	f.Add(`{"addrs":[""],"sets":[{"dir":"/d","shards":1,"open":true,"decisions":[{"source":"memory","at":{"step":1},"from":[0]}],"complete":[{"step":1}],"pin":[{"step":-1}]}]}`)
 	s := &Service{cfg: Config{disk: noDir{}}, dirs: map[string]bool{}, sessions: map[*session]bool{}, changed: make(chan struct{})}
-	s.team = &team{s: s}
+	s.participant = &participant{s: s}
 	f.Fuzz(func(t *testing.T, text string) {
 		var v planner.View
 		if wire.Read(strings.NewReader(framed(text)), peerLimit, &v) != nil || v.Check() != nil {

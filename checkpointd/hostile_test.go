@@ -319,7 +319,7 @@ func TestReadersHostile(t *testing.T) {
 // holds has a stranger lock a file, until the test ends.
 func holds(t *testing.T, path string) (locked bool) {
 	t.Helper()
-	cmd := testutil.Stranger(t, "flock", "--nonblock", path, "sh", "-c", "echo locked; cat")
+	cmd := testutil.OtherUser(t, "flock", "--nonblock", path, "sh", "-c", "echo locked; cat")
 	stdin, stdout := testutil.StartPiped(t, cmd)
 	t.Cleanup(func() {
 		_ = stdin.Close()
@@ -377,7 +377,7 @@ func TestLockShared(t *testing.T) {
 		t.Fatal("who may write cannot lock")
 	}
 	if _, err := openForTest(dir); !errors.Is(err, errLocked) ||
-		!strings.Contains(err.Error(), fmt.Sprint("of user ", testutil.StrangerID)) {
+		!strings.Contains(err.Error(), fmt.Sprint("of user ", testutil.OtherUserID)) {
 		t.Errorf("two jobs with one directory: %v", err)
 	}
 }
@@ -400,13 +400,13 @@ func TestOwnDirOfStranger(t *testing.T) {
 	if os.Geteuid() != 0 {
 		testutil.Missing(t, "root, to give a directory away")
 	}
-	if err := os.Chown(own, testutil.StrangerID, -1); err != nil {
+	if err := os.Chown(own, testutil.OtherUserID, -1); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openForTest(dir); err == nil || !strings.Contains(err.Error(), fmt.Sprint("of user ", testutil.StrangerID)) {
+	if _, err := openForTest(dir); err == nil || !strings.Contains(err.Error(), fmt.Sprint("of user ", testutil.OtherUserID)) {
 		t.Errorf("opened: %v", err)
 	}
-	if err := os.Chown(dir, testutil.StrangerID, -1); err != nil { // root saves for somebody
+	if err := os.Chown(dir, testutil.OtherUserID, -1); err != nil { // root saves for somebody
 		t.Fatal(err)
 	}
 	if lock, err = openForTest(dir); err != nil {
@@ -503,7 +503,7 @@ func TestPathThroughStrangersLink(t *testing.T) {
 	dir, victim := t.TempDir(), t.TempDir()
 	link, file := filepath.Join(dir, "models"), filepath.Join(victim, "latest.pt")
 	if err := errors.Join(os.Chmod(dir, 0o777), os.WriteFile(file, []byte("of another job"), 0o600),
-		os.Symlink(victim, link), os.Lchown(link, testutil.StrangerID, testutil.StrangerID)); err != nil {
+		os.Symlink(victim, link), os.Lchown(link, testutil.OtherUserID, testutil.OtherUserID)); err != nil {
 		t.Fatal(err)
 	}
 	before := tree(t, victim)
@@ -552,7 +552,7 @@ func TestStrangersSegments(t *testing.T) {
 	s, log := testService(t, func(c *Config) { c.Memory, c.Workers = memory, 1 })
 	label := s.Label()
 	for i, name := range []string{label + ".1-0-1", label + ".1-0-99", label + ".new", label + "x"} {
-		testutil.RunStranger(t, "sh", "-c", fmt.Sprintf("umask 077; truncate -s %d '%s'", int64(1)<<(40+i), name))
+		testutil.RunOtherUser(t, "sh", "-c", fmt.Sprintf("umask 077; truncate -s %d '%s'", int64(1)<<(40+i), name))
 	}
 	if !s.segments.room(1 << 20) {
 		t.Error("sparse files of somebody else leave no room")
@@ -575,7 +575,7 @@ func TestStrangersSegments(t *testing.T) {
 	if left := segmentFiles(label); len(left) == 0 || slices.Contains(left, label+".1-0-99") {
 		t.Errorf("ours are %v", left)
 	}
-	testutil.RunStranger(t, "sh", "-c", "rm -f '"+label+"'.1-0-1 '"+label+"'.1-0-99 '"+label+"'.new '"+label+"x'")
+	testutil.RunOtherUser(t, "sh", "-c", "rm -f '"+label+"'.1-0-1 '"+label+"'.1-0-99 '"+label+"'.new '"+label+"x'")
 }
 
 // TestManifestOfManyEntries: a manifest, or a tracker, of many entries that are nothing takes no more memory than its
@@ -637,7 +637,7 @@ func TestLabelsOfStrangers(t *testing.T) {
 	for i := range 3 {
 		path := filepath.Join(dir, fmt.Sprint(segmentPrefix, os.Geteuid(), "-job-imitation", i))
 		if err := errors.Join(os.WriteFile(path, []byte("{}"), 0o600),
-			os.Chown(path, testutil.StrangerID, testutil.StrangerID)); err != nil {
+			os.Chown(path, testutil.OtherUserID, testutil.OtherUserID)); err != nil {
 			t.Fatal(err)
 		}
 	}

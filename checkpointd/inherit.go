@@ -14,7 +14,7 @@ const leftLimit = joinLimit/2 - 5*time.Second
 
 // awaitLeft is leftBehind within a limit, unless the node takes part in a lineage already. A search that takes longer
 // goes on, for a round that begins before the node takes part in one.
-func (t *team) awaitLeft(ctx context.Context) []*leftover {
+func (t *participant) awaitLeft(ctx context.Context) []*leftover {
 	if t.s.segments == nil || t.lineage != 0 || ctx.Err() != nil {
 		return nil
 	}
@@ -44,7 +44,7 @@ func (t *team) awaitLeft(ctx context.Context) []*leftover {
 }
 
 // endSearch leaves what is found from now on to others.
-func (t *team) endSearch() {
+func (t *participant) endSearch() {
 	if found := t.search; found != nil {
 		t.search = nil
 		go func() { closeAll(<-found) }()
@@ -59,7 +59,7 @@ func closeAll(left []*leftover) {
 
 // leftBehind takes what killed agents of this run have left on the node where it has been one of several. The caller
 // closes them.
-func (t *team) leftBehind() (found []*leftover) {
+func (t *participant) leftBehind() (found []*leftover) {
 	s := t.s
 	for _, path := range labelPaths(s.segments.dir) {
 		l, err := readLabel(path)
@@ -76,7 +76,7 @@ func (t *team) leftBehind() (found []*leftover) {
 // inheritLocked takes part in a lineage. Its copies that were left on this node are ours from then on, under the
 // moments that they had: other nodes have the other shards. What is left of lineages before it is older, and is given
 // up, as is what the lineage has gone on from without this node. What somebody else has written over stays.
-func (t *team) inheritLocked(left []*leftover, call roundCall) {
+func (t *participant) inheritLocked(left []*leftover, call roundCall) {
 	s, lineage := t.s, call.Lineage
 	if t.lineage != 0 && t.lineage != lineage { // the nodes that it was with are not among these
 		for _, st := range s.allSetsLocked() {
@@ -95,7 +95,7 @@ func (t *team) inheritLocked(left []*leftover, call roundCall) {
 		for _, old := range lo.sets {
 			st := s.findSetLocked(planner.Key{Dir: old.dir, Shards: old.shards})
 			if st == nil {
-				st = s.heirLocked(old)
+				st = s.successorLocked(old)
 				st.slots.told = &toldMoments{}
 				s.sets = append(s.sets, st)
 			}

@@ -130,8 +130,8 @@ func TestInheritCrashes(t *testing.T) {
 		if len(dead) == nodes {
 			c.round = -1
 		}
-		for i, heir := range c.heirs(places...) {
-			order[dead[i]] = heir
+		for i, successor := range c.successors(places...) {
+			order[dead[i]] = successor
 		}
 		random.Shuffle(nodes, func(i, j int) { order[i], order[j] = order[j], order[i] })
 	}

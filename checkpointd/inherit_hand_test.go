@@ -65,10 +65,10 @@ func TestSeveralByHand(t *testing.T) {
 		t.Error(err)
 	}
 	c.round = -1
-	heirs := c.heirs(places...)
-	c.begin(heirs...)
+	successors := c.successors(places...)
+	c.begin(successors...)
 	c.load(fromMemory, 2)
-	c.end(heirs...)
+	c.end(successors...)
 }
 
 // TestSeveralSave: one node has copies of all shards, and the others will not come back.

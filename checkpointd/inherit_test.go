@@ -33,8 +33,8 @@ func (c *nodesUnderTest) sigkill(n int) (memory string) {
 	return memory
 }
 
-// heirs are as many nodes as there are places where something was left, which find it.
-func (c *nodesUnderTest) heirs(places ...string) (order []int) {
+// successors are as many nodes as there are places where something was left, which find it.
+func (c *nodesUnderTest) successors(places ...string) (order []int) {
 	c.t.Helper()
 	before := c.change
 	for _, memory := range places {
@@ -85,20 +85,20 @@ func TestInherit(t *testing.T) {
 	places := c.sigkillAll(order...)
 	c.round = -1 // they know nothing of what was before
 
-	order = c.heirs(places[1], places[2], places[0])
+	order = c.successors(places[1], places[2], places[0])
 	c.begin(order...)
 	c.load(fromMemory, 3)
 	c.onDisk(3)
 	c.save(4, false)
 	c.save(5, false)
-	lineage := c.nodes[order[0]].team.lineage
+	lineage := c.nodes[order[0]].participant.lineage
 	places = c.sigkillAll(order...)
 	c.round = -1
 
-	order = c.heirs(places...)
+	order = c.successors(places...)
 	c.begin(order...)
 	c.load(fromMemory, 5)
-	if now := c.nodes[order[2]].team.lineage; now != lineage || now == 0 {
+	if now := c.nodes[order[2]].participant.lineage; now != lineage || now == 0 {
 		t.Errorf("the lineage was %d, and is %d", lineage, now)
 	}
 	c.save(6, false)
@@ -115,16 +115,16 @@ func TestInheritTwice(t *testing.T) {
 	c.save(2, false)
 	places := c.sigkillAll(0, 1)
 	c.round = -1
-	second := c.heirs(places...)
+	second := c.successors(places...)
 	for _, n := range second { // they come as far as the new label: the old names are still there
 		s := c.nodes[n]
-		left := s.team.leftBehind()
+		left := s.participant.leftBehind()
 		if len(left) != 1 || len(left[0].sets) != 1 {
 			t.Fatalf("left behind: %+v", left)
 		}
 		s.mu.Lock()
-		s.team.lineage = left[0].label.Lineage
-		st := s.heirLocked(left[0].sets[0])
+		s.participant.lineage = left[0].label.Lineage
+		st := s.successorLocked(left[0].sets[0])
 		st.slots.told = &toldMoments{}
 		s.sets = append(s.sets, st)
 		if err := s.takeOverLocked(st, left[0].sets[0], func(at moment) (moment, bool) { return at, true }); err != nil {
@@ -138,7 +138,7 @@ func TestInheritTwice(t *testing.T) {
 	if labels := labelPaths(places[0]); len(labels) != 2 {
 		t.Fatalf("labels: %v", labels)
 	}
-	third := c.heirs(places...)
+	third := c.successors(places...)
 	c.begin(third...)
 	for _, n := range third {
 		s := c.nodes[n]
@@ -170,7 +170,7 @@ func TestInheritLate(t *testing.T) {
 	c.save(3, false)
 	c.spread(3, 1)
 	c.kill(3)
-	late := c.heirs(place)
+	late := c.successors(place)
 	c.begin(0, 1, late[0])
 	c.load(fromMemory, 3)
 	c.save(4, false)
@@ -186,7 +186,7 @@ func TestInheritBack(t *testing.T) {
 	c.save(1, false)
 	c.save(2, false)
 	place := c.sigkill(0) // the one that leads
-	back := c.heirs(place)
+	back := c.successors(place)
 	c.begin(1, back[0], 2)
 	c.load(fromMemory, 2)
 	c.onDisk(2)
@@ -220,7 +220,7 @@ func TestInheritStrangers(t *testing.T) {
 	}
 	newer := c.sigkillAll(2, 3)
 	c.round = -1
-	mixed := c.heirs(older[0], newer[1])
+	mixed := c.successors(older[0], newer[1])
 	c.begin(mixed...)
 	c.load(fromDisk, 1)
 	if !strings.Contains(c.logs[mixed[0]].String(), "the job has gone on without them") {
@@ -253,12 +253,12 @@ func TestInheritOthersWrote(t *testing.T) {
 	if err := testCommitment(posix{}, c.dir, 500, 2, noPath).run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	heirs := c.heirs(places...)
-	c.begin(heirs...)
+	successors := c.successors(places...)
+	c.begin(successors...)
 	c.load(fromDisk, 500)
-	c.end(heirs...)
+	c.end(successors...)
 	for i, memory := range places {
-		if log := c.logs[heirs[i]].String(); !strings.Contains(log, errOthers.Error()) {
+		if log := c.logs[successors[i]].String(); !strings.Contains(log, errOthers.Error()) {
 			t.Errorf("nobody was told: %s", log)
 		}
 		if err := (&MemoryStep{label: theOnlyLabel(t, memory)}).Drop(); err != nil {
@@ -297,19 +297,19 @@ func TestInheritCommitted(t *testing.T) {
 	}
 	places := c.sigkillAll(0, 1)
 	c.round = -1
-	heirs := c.heirs(places...)
-	c.begin(heirs...)
+	successors := c.successors(places...)
+	c.begin(successors...)
 	c.load(fromMemory, 2)
-	c.end(heirs...)
+	c.end(successors...)
 	if after, err := List(c.dir); err != nil || after[0].Step != 2 || after[0].Attempt != committed[0].Attempt {
 		t.Errorf("%+v: %v", after, err)
 	}
 	c.nothingIn(places...)
 }
 
-// TestTeamLearns: a node that leads dies when it has committed a step and told nobody. Nothing older is restored, or
+// TestNodesLearns: a node that leads dies when it has committed a step and told nobody. Nothing older is restored, or
 // written.
-func TestTeamLearns(t *testing.T) {
+func TestNodesLearns(t *testing.T) {
 	c := newNodesUnderTest(t, 2, func(cfg *Config) { cfg.Replicas = 2 })
 	c.begin(0, 1)
 	c.save(2, true)
@@ -345,12 +345,12 @@ func TestInheritOtherShards(t *testing.T) {
 	c.spread(2, 0)
 	places := c.sigkillAll(0, 1, 2)
 	c.round = -1
-	heirs := c.heirs(places[:2]...)
-	c.begin(heirs...)
+	successors := c.successors(places[:2]...)
+	c.begin(successors...)
 	c.onDisk(2)
 	c.save(3, true)
 	c.onDisk(3)
-	for _, n := range heirs {
+	for _, n := range successors {
 		testutil.Eventually(t, 20*time.Second, "nothing is left of the three", func() bool {
 			s := c.nodes[n]
 			s.mu.Lock()
@@ -359,19 +359,19 @@ func TestInheritOtherShards(t *testing.T) {
 		})
 	}
 	// Killed again: there are steps of two and of three shards, and three come.
-	places = append(c.sigkillAll(heirs...), places[2])
+	places = append(c.sigkillAll(successors...), places[2])
 	c.round = -1
-	heirs = c.heirs(places...)
-	c.begin(heirs...)
+	successors = c.successors(places...)
+	c.begin(successors...)
 	c.save(4, false)
-	c.end(heirs...)
+	c.end(successors...)
 	c.onDisk(4)
 	c.nothingIn(places...)
 }
 
-// TestTeamFailedStays: the last step cannot be written. What all nodes have of it stays, and is there when they start
+// TestNodesFailedStays: the last step cannot be written. What all nodes have of it stays, and is there when they start
 // again.
-func TestTeamFailedStays(t *testing.T) {
+func TestNodesFailedStays(t *testing.T) {
 	for _, hurry := range []bool{false, true} {
 		bad := &slowDisk{open: make(chan struct{}), fail: errDied}
 		close(bad.open)
@@ -390,7 +390,7 @@ func TestTeamFailedStays(t *testing.T) {
 				err := s.Drain(t.Context())
 				if hurry {
 					s.mu.Lock()
-					s.team.hurried = true
+					s.participant.hurried = true
 					s.mu.Unlock()
 				}
 				errs <- errors.Join(err, s.Close())
@@ -407,10 +407,10 @@ func TestTeamFailedStays(t *testing.T) {
 		}
 		bad.fail = nil
 		c.round = -1
-		heirs := c.heirs(places...)
-		c.begin(heirs...)
+		successors := c.successors(places...)
+		c.begin(successors...)
 		c.load(fromMemory, 1)
-		c.end(heirs...)
+		c.end(successors...)
 		c.onDisk(1)
 		c.nothingIn(places...)
 	}
@@ -421,18 +421,18 @@ func TestTeamFailedStays(t *testing.T) {
 func TestDecide(t *testing.T) {
 	now := time.Unix(0, 99)
 	for name, c := range map[string]struct {
-		nodes   []standing
+		nodes   []nodeState
 		lineage int64
 		round   uint64
 		left    bool
 	}{
-		"first":             {[]standing{{}, {}}, 99, 1, false},
-		"all were killed":   {[]standing{{Left: []int64{5}, Round: 4}, {Left: []int64{3, 7}, Round: 2}, {}}, 7, 5, true},
-		"one was killed":    {[]standing{{Lineage: 5, Round: 4}, {Left: []int64{5}, Round: 3}}, 5, 5, true},
-		"one is older":      {[]standing{{Lineage: 5, Round: 4}, {Left: []int64{3}, Round: 30}}, 5, 31, false},
-		"one is newer":      {[]standing{{Lineage: 5, Round: 4}, {Left: []int64{8}}}, 5, 5, false},
-		"two that meet":     {[]standing{{Lineage: 5, Round: 4}, {Lineage: 6, Round: 1}}, 6, 5, false},
-		"the workers again": {[]standing{{Lineage: 5, Round: 4}, {Lineage: 5, Round: 4}}, 5, 5, false},
+		"first":             {[]nodeState{{}, {}}, 99, 1, false},
+		"all were killed":   {[]nodeState{{Left: []int64{5}, Round: 4}, {Left: []int64{3, 7}, Round: 2}, {}}, 7, 5, true},
+		"one was killed":    {[]nodeState{{Lineage: 5, Round: 4}, {Left: []int64{5}, Round: 3}}, 5, 5, true},
+		"one is older":      {[]nodeState{{Lineage: 5, Round: 4}, {Left: []int64{3}, Round: 30}}, 5, 31, false},
+		"one is newer":      {[]nodeState{{Lineage: 5, Round: 4}, {Left: []int64{8}}}, 5, 5, false},
+		"two that meet":     {[]nodeState{{Lineage: 5, Round: 4}, {Lineage: 6, Round: 1}}, 6, 5, false},
+		"the workers again": {[]nodeState{{Lineage: 5, Round: 4}, {Lineage: 5, Round: 4}}, 5, 5, false},
 	} {
 		lineage, era, left := decide(c.nodes, now, 12345)
 		if lineage != c.lineage || era != firstEra(c.round, 12345) || left != c.left {
@@ -468,17 +468,17 @@ func TestInheritHungDisk(t *testing.T) {
 	places := c.sigkillAll(0, 1)
 	c.round = -1
 	release, hung := c.hungDisk(), c.dir
-	heirs := c.heirs(places...)
+	successors := c.successors(places...)
 	c.dir = filepath.Join(t.TempDir(), "elsewhere")
-	c.begin(heirs...)
+	c.begin(successors...)
 	c.load(fromNone, 0)
 	c.save(1, true)
 	c.onDisk(1)
-	c.end(heirs...)
+	c.end(successors...)
 	c.dir = hung
 	release()
 	for i, memory := range places {
-		if log := c.logs[heirs[i]].String(); !strings.Contains(log, "the disk does not answer") {
+		if log := c.logs[successors[i]].String(); !strings.Contains(log, "the disk does not answer") {
 			t.Errorf("nobody was told: %s", log)
 		}
 		drop := func() bool {
@@ -504,10 +504,10 @@ func TestInheritSlowDisk(t *testing.T) {
 			places := c.sigkillAll(0, 1)
 			c.round = -1
 			release := c.hungDisk()
-			heirs := c.heirs(places...)
+			successors := c.successors(places...)
 			c.leaveRound()
 			for _, limit := range []time.Duration{0, 200 * time.Millisecond} { // over before it begins, and meanwhile
-				for rank, n := range heirs[:size] {
+				for rank, n := range successors[:size] {
 					ctx, cancel := context.WithTimeout(t.Context(), limit)
 					space := memstore.NewSpace()
 					r, board := rendezvous.Round{Number: c.round, GroupRank: rank, GroupWorldSize: size}, rendezvous.Store(space.Client())
@@ -522,11 +522,11 @@ func TestInheritSlowDisk(t *testing.T) {
 				}
 			}
 			release()
-			c.begin(heirs...)
+			c.begin(successors...)
 			c.load(fromMemory, 1)
-			c.end(heirs...)
+			c.end(successors...)
 			c.onDisk(1)
-			for _, n := range heirs {
+			for _, n := range successors {
 				if log := c.logs[n].String(); strings.Contains(log, "does not answer") {
 					t.Errorf("a disk was blamed for the end of a round: %s", log)
 				}
@@ -543,7 +543,7 @@ func TestInheritPart(t *testing.T) {
 	c.save(1, false)
 	places := c.sigkillAll(0, 1)
 	c.round = -1
-	first := c.heirs(places[0])
+	first := c.successors(places[0])
 	c.add()
 	first = append(first, len(c.nodes)-1)
 	c.begin(first...)
@@ -553,7 +553,7 @@ func TestInheritPart(t *testing.T) {
 		t.Errorf("nobody was told: %s", log)
 	}
 	c.workers, c.round = nil, -1
-	second := c.heirs(places...)
+	second := c.successors(places...)
 	c.begin(second...)
 	c.load(fromMemory, 1)
 	c.end(second...)

@@ -24,7 +24,7 @@ type label struct {
 	RunID   string    `json:"run_id"`
 	PID     int       `json:"pid"`
 	Begun   time.Time `json:"begun"`
-	// Lineage is that of the nodes of which the agent was one; 0 where it was alone. See standing.
+	// Lineage is that of the nodes of which the agent was one; 0 where it was alone. See nodeState.
 	Lineage int64 `json:"lineage,omitempty"`
 	// Socket is where the agent is asked to save.
 	Socket string `json:"socket,omitempty"`
@@ -159,7 +159,7 @@ func segmentFiles(path string) []string {
 }
 
 // filesOf returns the files with names of a label's segments: this user's, and those of others.
-func filesOf(path string) (files, strangers []string) {
+func filesOf(path string) (files, foreign []string) {
 	found, _ := filepath.Glob(globQuote(path) + ".*") // the pattern is a good one
 	for _, path := range found {
 		var st unix.Stat_t
@@ -169,20 +169,20 @@ func filesOf(path string) (files, strangers []string) {
 		if int(st.Uid) == os.Geteuid() {
 			files = append(files, path)
 		} else {
-			strangers = append(strangers, path)
+			foreign = append(foreign, path)
 		}
 	}
-	return files, strangers
+	return files, foreign
 }
 
-// errStrangers names files of others that have names of a label's segments; nil where there are none.
-func errStrangers(path string) error {
-	_, strangers := filesOf(path)
-	if len(strangers) == 0 {
+// errForeignFiles names files of others that have names of a label's segments; nil where there are none.
+func errForeignFiles(path string) error {
+	_, foreign := filesOf(path)
+	if len(foreign) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%d files of other users have names of checkpoints in memory, and are not looked at: %s", len(strangers),
-		strangers[0])
+	return fmt.Errorf("%d files of other users have names of checkpoints in memory, and are not looked at: %s", len(foreign),
+		foreign[0])
 }
 
 // labelPaths are the names of this user's labels in a directory.

@@ -31,7 +31,7 @@ func TestSavesWithoutOthers(t *testing.T) {
 }
 
 // The same on several nodes.
-func TestTeamSavesWithoutOthers(t *testing.T) {
+func TestNodesSavesWithoutOthers(t *testing.T) {
 	c := newNodesUnderTest(t, 2, nil)
 	c.begin(0, 1)
 	c.load(fromNone, 0)

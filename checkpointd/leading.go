@@ -54,7 +54,7 @@ func newLeading(s *Service) *leading {
 		s: s, planner: planner.NewLeader(s.cfg.Replicas, newAttempt), members: map[int]*member{},
 		opening: map[string]*sync.Mutex{}, locks: map[string]*dirLock{}, changed: make(chan struct{}),
 	}
-	l.planner.Local, l.planner.More = s.team.local || s.team.alone, true // one node gets no copy from another, too
+	l.planner.Local, l.planner.More = s.participant.local || s.participant.alone, true // one node gets no copy from another, too
 	l.ctx, l.cancel = context.WithCancel(s.ctx)
 	return l
 }
@@ -62,7 +62,7 @@ func newLeading(s *Service) *leading {
 // listen serves the other nodes of a round that have no token.
 func (l *leading) listen(r rendezvous.Round, board rendezvous.Board) {
 	for rank := 1; rank < r.GroupWorldSize; rank++ {
-		conn := dialBoard(l.ctx, board, viewKey(rank), reportKey(rank), string(l.s.team.id), r.GroupWorldSize, l.s.cfg.beat)
+		conn := dialBoard(l.ctx, board, viewKey(rank), reportKey(rank), string(l.s.participant.id), r.GroupWorldSize, l.s.cfg.beat)
 		l.links = append(l.links, conn)
 		l.acts.Go(func() {
 			defer func() { _ = conn.Close() }()
@@ -264,7 +264,7 @@ func (l *leading) followLocked() {
 
 // tell has the planner hear of an outcome.
 func (l *leading) tell(f func(*planner.Leader)) {
-	if t := l.s.team; t.alone {
+	if t := l.s.participant; t.alone {
 		l.s.mu.Lock()
 		defer l.s.mu.Unlock()
 		l.mu.Lock()
@@ -393,7 +393,7 @@ func (l *leading) commit(a planner.Action) (err error) {
 			if err := r.check(s, &a, shard); err != nil {
 				return fmt.Errorf("what shard %d has become cannot be: %w", shard, err)
 			}
-			if s.team.local {
+			if s.participant.local {
 				r.Trackers, r.Spare = nil, nil // rank 0, which is here, says the same
 			}
 		}

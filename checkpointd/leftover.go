@@ -73,7 +73,7 @@ func (s *Service) openUsable(path, dir string) *leftover {
 	for _, err := range lo.problems {
 		s.cfg.Log.Warn().Err(err).Msg("a checkpoint in memory is not used")
 	}
-	if err := errStrangers(path); err != nil {
+	if err := errForeignFiles(path); err != nil {
 		s.cfg.Log.Warn().Err(err).Msg("somebody imitates checkpoints in memory")
 	}
 	lo.sets = slices.DeleteFunc(lo.sets, func(st *set) bool {
@@ -334,7 +334,7 @@ func ListMemory(memory string) ([]MemoryStep, error) {
 		if len(lo.sets) == 0 && !common.Running {
 			steps = append(steps, common)
 		}
-		if err := errStrangers(path); err != nil {
+		if err := errForeignFiles(path); err != nil {
 			common.Problem = err
 			steps = append(steps, common)
 		}

@@ -26,12 +26,12 @@ const (
 // firstEra is the first era of a round of several nodes.
 func firstEra(round, nonce uint64) uint64 { return round<<roundShift | nonce<<eraShift }
 
-// standing is what a node tells the leader when a round begins.
+// nodeState is what a node tells the leader when a round begins.
 //
 // A lineage is all that the nodes of a job have done since one of them led for the first time without anything that
 // agents before them had left. It is named by the Unix time of that in nanoseconds: the newest is what the job does
 // now. What is in memory of another one is never put together with it.
-type standing struct {
+type nodeState struct {
 	// Lineage is the one that the node takes part in; 0 for none yet.
 	Lineage int64 `json:"lineage,omitempty"`
 	// Left are those of which a killed agent has left copies on the node.
@@ -59,15 +59,15 @@ type roundCall struct {
 	Apart string `json:"apart,omitempty"`
 }
 
-// leaderKey is where the leader puts its roundCall on a round's board, standingKey where the node with a group rank
+// leaderKey is where the leader puts its roundCall on a round's board, nodeStateKey where the node with a group rank
 // says how it stands.
 const leaderKey = "ckpt/leader"
 
-func standingKey(rank int) string { return "ckpt/node/" + strconv.Itoa(rank) }
+func nodeStateKey(rank int) string { return "ckpt/node/" + strconv.Itoa(rank) }
 
 // decide finds the lineage of a round: the newest that a node takes part in, else the newest of which something is
 // left, else a new one. left reports whether a killed agent has left something of it.
-func decide(nodes []standing, now time.Time, nonce uint64) (lineage int64, era uint64, left bool) {
+func decide(nodes []nodeState, now time.Time, nonce uint64) (lineage int64, era uint64, left bool) {
 	var here, dead int64
 	var round uint64
 	for _, n := range nodes {
@@ -77,12 +77,12 @@ func decide(nodes []standing, now time.Time, nonce uint64) (lineage int64, era u
 		}
 	}
 	lineage = cmp.Or(here, dead, now.UnixNano())
-	left = slices.ContainsFunc(nodes, func(n standing) bool { return slices.Contains(n.Left, lineage) })
+	left = slices.ContainsFunc(nodes, func(n nodeState) bool { return slices.Contains(n.Left, lineage) })
 	return lineage, firstEra(round+1, nonce), left
 }
 
 // apart says which nodes were given different directories of checkpoints: no step is ever whole in one of them.
-func apart(nodes []standing) string {
+func apart(nodes []nodeState) string {
 	for _, n := range nodes {
 		if n.Dir != "" && nodes[0].Dir != "" && n.Dir != nodes[0].Dir {
 			return planner.Clean(fmt.Sprintf("%s on node %s, %s on node %s", nodes[0].Dir, nodes[0].Node, n.Dir, n.Node), 2000)
@@ -91,12 +91,12 @@ func apart(nodes []standing) string {
 	return ""
 }
 
-// standing is how this node stands, with what was left there.
-func (t *team) standing(left []*leftover) standing {
+// nodeState is how this node stands, with what was left there.
+func (t *participant) nodeState(left []*leftover) nodeState {
 	s := t.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := standing{
+	n := nodeState{
 		Node: s.cfg.Node, Dir: s.cfg.Dir, Lineage: t.lineage, Round: s.round << eraShift >> roundShift,
 		Heads: map[string]moment{},
 	}
@@ -134,13 +134,13 @@ func (st *set) newestEra() uint64 {
 
 // callRound has all nodes of a round say how they stand, decides, leads them from then on, and tells them. board is nil
 // where this node is the only one.
-func (t *team) callRound(ctx context.Context, r rendezvous.Round, board rendezvous.Board, own standing) (call roundCall, err error) {
-	nodes := []standing{own}
+func (t *participant) callRound(ctx context.Context, r rendezvous.Round, board rendezvous.Board, own nodeState) (call roundCall, err error) {
+	nodes := []nodeState{own}
 	hearing, cancel := context.WithTimeout(ctx, joinLimit/2)
 	defer cancel()
 	for rank := 1; rank < r.GroupWorldSize; rank++ {
-		var n standing
-		switch err := hear(hearing, board, standingKey(rank), &n); {
+		var n nodeState
+		switch err := hear(hearing, board, nodeStateKey(rank), &n); {
 		case err == nil:
 			nodes = append(nodes, n)
 		case hearing.Err() == nil || ctx.Err() != nil:
@@ -184,8 +184,8 @@ func (t *team) callRound(ctx context.Context, r rendezvous.Round, board rendezvo
 }
 
 // follow says how this node stands, and hears what the leader has decided.
-func (t *team) follow(ctx context.Context, r rendezvous.Round, board rendezvous.Board, own standing) (call roundCall, err error) {
-	if err := say(ctx, board, standingKey(r.GroupRank), own); err != nil {
+func (t *participant) follow(ctx context.Context, r rendezvous.Round, board rendezvous.Board, own nodeState) (call roundCall, err error) {
+	if err := say(ctx, board, nodeStateKey(r.GroupRank), own); err != nil {
 		return call, err
 	}
 	return call, hear(ctx, board, leaderKey, &call)

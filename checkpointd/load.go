@@ -95,9 +95,9 @@ func (c *session) load() (reply, *os.File, error) {
 	n := st.loads[c.rank]
 	st.loads[c.rank]++
 	s.notifyLocked()
-	for until := s.team.loadLimit(); len(st.view.Decisions) <= n; {
-		if !s.team.led() || !s.awaitLocked(until, c.gone) {
-			return reply{}, nil, s.team.errSilent("what is to be restored")
+	for until := s.participant.loadLimit(); len(st.view.Decisions) <= n; {
+		if !s.participant.led() || !s.awaitLocked(until, c.gone) {
+			return reply{}, nil, s.participant.errSilent("what is to be restored")
 		}
 	}
 	told, notes := st.view.Decisions[n], st.notes[n]
@@ -138,7 +138,7 @@ func (st *set) decided(told *planner.Decision) *decision {
 
 // loadLimit is when a worker that asks where to restore from gives up. Whoever leads itself knows that it reads,
 // however long that takes.
-func (t *team) loadLimit() time.Time {
+func (t *participant) loadLimit() time.Time {
 	if t.alone {
 		return time.Now().AddDate(1, 0, 0)
 	}

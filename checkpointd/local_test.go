@@ -186,7 +186,7 @@ func TestLocalNodeDies(t *testing.T) {
 			for _, w := range c.workers {
 				w.close()
 			}
-			dead := c.nodes[dies].team
+			dead := c.nodes[dies].participant
 			dead.s.mu.Lock()
 			conn := dead.conn
 			dead.s.mu.Unlock()
@@ -327,7 +327,7 @@ func TestLocalDirectory(t *testing.T) {
 		said <- err
 	}()
 	testutil.Eventually(t, 20*time.Second, "the leader hears of it", func() bool {
-		l := c.nodes[0].team.leads()
+		l := c.nodes[0].participant.leads()
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		return len(l.planner.View(1).Sets) > 0
@@ -344,9 +344,9 @@ func TestStepWithoutFiles(t *testing.T) {
 	s, _ := testService(t, nil)
 	dir := filepath.Join(t.TempDir(), "ckpt")
 	s.dirs[dir] = true
-	own := s.team
-	s.team = &team{local: true}
-	defer func() { s.mu.Lock(); s.team = own; s.mu.Unlock() }()
+	own := s.participant
+	s.participant = &participant{local: true}
+	defer func() { s.mu.Lock(); s.participant = own; s.mu.Unlock() }()
 	a := planner.Action{
 		Kind: planner.Commit, Key: planner.Key{Dir: dir, Shards: 1}, At: moment{Step: 9}, Attempt: "aaaa", Keep: 1,
 		Results: []json.RawMessage{[]byte(`{"step_dir":"9"}`)},

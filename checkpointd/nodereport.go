@@ -13,10 +13,10 @@ import (
 )
 
 // led reports whether this node hears what its leader decides.
-func (t *team) led() bool { return t.conn != nil || t.alone && !t.s.closed }
+func (t *participant) led() bool { return t.conn != nil || t.alone && !t.s.closed }
 
 // errSilent says that the leader has not said something.
-func (t *team) errSilent(what string) error {
+func (t *participant) errSilent(what string) error {
 	if t.s.ctx.Err() != nil {
 		return errEnds
 	}
@@ -24,7 +24,7 @@ func (t *team) errSilent(what string) error {
 }
 
 // reportLocked has the leader told what has changed, and returns the number of the report that says what is now.
-func (t *team) reportLocked() uint64 {
+func (t *participant) reportLocked() uint64 {
 	if !t.led() {
 		return t.seq
 	}
@@ -55,7 +55,7 @@ func (s *Service) setReportLocked(st *set) planner.SetReport {
 		Full:   st.told["replicas"],
 		Urgent: st.urgent, Why: st.why, Begun: planner.Never, Want: st.wanting(), Bad: st.bad,
 	}
-	if t := s.team; t.local {
+	if t := s.participant; t.local {
 		sr.Replicas, sr.Across = 0, st.across
 		for i := range min(s.cfg.Workers, st.shards) {
 			sr.Reads = append(sr.Reads, (t.base+i)%st.shards)
@@ -99,7 +99,7 @@ func (s *Service) setReportLocked(st *set) planner.SetReport {
 }
 
 // send sends the newest report whenever there is another one.
-func (t *team) send(conn net.Conn) {
+func (t *participant) send(conn net.Conn) {
 	s := t.s
 	for range t.poke {
 		s.mu.Lock()
@@ -118,7 +118,7 @@ func (t *team) send(conn net.Conn) {
 }
 
 // receive takes the leader's views.
-func (t *team) receive(conn net.Conn) {
+func (t *participant) receive(conn net.Conn) {
 	s := t.s
 	for {
 		var v planner.View
@@ -155,7 +155,7 @@ func (t *team) receive(conn net.Conn) {
 }
 
 // check returns an error where a view is none that the leader of this round could show.
-func (t *team) check(v *planner.View) error {
+func (t *participant) check(v *planner.View) error {
 	if err := v.Check(); err != nil {
 		return err
 	}
@@ -172,7 +172,7 @@ func (t *team) check(v *planner.View) error {
 }
 
 // answeredLocked waits until the leader's view follows from what is now, and tells whether it came.
-func (t *team) answeredLocked(until time.Time, gone <-chan struct{}) bool {
+func (t *participant) answeredLocked(until time.Time, gone <-chan struct{}) bool {
 	for seq := t.reportLocked(); t.seen < seq; {
 		if !t.led() || !t.s.awaitLocked(until, gone) {
 			return false

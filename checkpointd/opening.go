@@ -20,7 +20,7 @@ type opening struct {
 // Of several nodes the one that leads opens it.
 func (s *Service) openedLocked(dir string, gone <-chan struct{}) error {
 	for until := time.Now().Add(waitSalvage); ; {
-		if !s.team.alone || slices.ContainsFunc(s.sets, func(st *set) bool { return st.dir == dir }) {
+		if !s.participant.alone || slices.ContainsFunc(s.sets, func(st *set) bool { return st.dir == dir }) {
 			return nil
 		}
 		o := s.openings[dir]

@@ -39,7 +39,7 @@ func (s *Service) carryOutLocked(v *planner.SetView) {
 		s.fetchLocked(st, f.Shard, f.At, f.From)
 	}
 	s.tidyLocked(st)
-	if i := slices.Index(s.retired, st); i >= 0 && v.Open && !v.Busy && s.team.seen >= st.asked && len(st.fetching) == 0 &&
+	if i := slices.Index(s.retired, st); i >= 0 && v.Open && !v.Busy && s.participant.seen >= st.asked && len(st.fetching) == 0 &&
 		len(st.verifying) == 0 &&
 		(len(v.Complete) == 0 || v.Committed.Compare(v.Complete[0]) >= 0) {
 		st.repin(nil)

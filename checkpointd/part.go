@@ -130,7 +130,7 @@ func (s *Service) writeShards(st *set, f *flush, attempt string) ([]partResult, 
 	stop := s.showProgress(st, f, writers)
 	files, elsewhere, err := c.writeFiles(s.ctx)
 	stop()
-	if err != nil && s.team.alone {
+	if err != nil && s.participant.alone {
 		return nil, errors.Join(err, c.giveUp(files, elsewhere))
 	}
 	if err != nil && elsewhere {

@@ -51,8 +51,8 @@ func (n *simNode) report(k planner.Key) *planner.Report {
 	return &planner.Report{Seq: n.seq, Addr: n.addr, Ended: n.ended, Sets: []planner.SetReport{sr}}
 }
 
-// obey does what Service.carryOutLocked does, without copies of anything.
-func (n *simNode) obey(v planner.SetView) {
+// carryOut does what Service.carryOutLocked does, without copies of anything.
+func (n *simNode) carryOut(v planner.SetView) {
 	n.told = v
 	n.slots.told = &toldMoments{v.Complete, v.Dead}
 	st := &set{slots: n.slots}
@@ -153,9 +153,9 @@ func (s *sim) complete() (found []moment) {
 	return found
 }
 
-// TestCouncil: whatever comes late, fails or is lost, a step that was shown as complete is not given up for one that is
+// TestPlanner: whatever comes late, fails or is lost, a step that was shown as complete is not given up for one that is
 // not; what is committed is of one moment and one attempt; all restore the same; and in the end all is on disk.
-func TestCouncil(t *testing.T) {
+func TestPlanner(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		size := rapid.IntRange(1, 4).Draw(t, "nodes")
 		s := &sim{t: t, k: planner.Key{Dir: "/d", Shards: size}, seen: planner.Never}
@@ -237,9 +237,9 @@ func TestCouncil(t *testing.T) {
 			"report":  func(t *rapid.T) { n := s.nodes[rapid.IntRange(0, size-1).Draw(t, "node")]; n.sent = n.report(s.k) },
 			"deliver": func(t *rapid.T) { deliver(s.nodes[rapid.IntRange(0, size-1).Draw(t, "node")]) },
 			"show":    func(t *rapid.T) { show(s.nodes[rapid.IntRange(0, size-1).Draw(t, "node")]) },
-			"obey": func(t *rapid.T) {
+			"carryOut": func(t *rapid.T) {
 				if n := s.nodes[rapid.IntRange(0, size-1).Draw(t, "node")]; n.view != nil {
-					n.obey(n.view.Sets[0])
+					n.carryOut(n.view.Sets[0])
 					n.view = nil
 				}
 			},
@@ -298,7 +298,7 @@ func TestCouncil(t *testing.T) {
 				s.leader.Report(n.rank, n.sent)
 				s.act(never)
 				if v := s.leader.View(n.rank); len(v.Sets) > 0 {
-					n.obey(v.Sets[0])
+					n.carryOut(v.Sets[0])
 				}
 				s.write(n, false)
 				s.fetch(n)
@@ -329,9 +329,9 @@ func TestCouncil(t *testing.T) {
 	})
 }
 
-// TestCouncilNodeAway: a node's connection breaks, and what it has stays there: a step that is whole with it is not
+// TestPlannerNodeAway: a node's connection breaks, and what it has stays there: a step that is whole with it is not
 // given up.
-func TestCouncilNodeAway(t *testing.T) {
+func TestPlannerNodeAway(t *testing.T) {
 	k, at := planner.Key{Dir: "/d", Shards: 2}, moment{Step: 1}
 	l := planner.NewLeader(1, func() string { return "attempt" })
 	l.BeginRound(2, 0, "")
@@ -358,7 +358,7 @@ func TestCouncilNodeAway(t *testing.T) {
 
 // Of two workers on one node one has gone on: the step that only the other has saved is waited for no more. A step that
 // says what is on disk is not written when the workers have ended.
-func TestCouncilWithinNode(t *testing.T) {
+func TestPlannerWithinNode(t *testing.T) {
 	k := planner.Key{Dir: "/d", Shards: 2}
 	l := planner.NewLeader(1, func() string { return "attempt" })
 	l.Local, l.More = true, true

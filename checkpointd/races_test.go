@@ -45,7 +45,7 @@ func TestDirectoryChangesMeanwhile(t *testing.T) {
 	for seed := range uint64(3) {
 		stranger.Go(func() {
 			runtime.LockOSThread() // and not unlocked: the thread ends with its user
-			if _, err := unix.SetfsuidRetUid(testutil.StrangerID); err != nil {
+			if _, err := unix.SetfsuidRetUid(testutil.OtherUserID); err != nil {
 				t.Error(err)
 				return
 			}

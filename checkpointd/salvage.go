@@ -243,8 +243,8 @@ func (s *Service) saveNow(gone <-chan struct{}) error {
 		s.saveLocked(st, "somebody asks for it")
 	}
 	for _, st := range append([]*set(nil), s.sets...) {
-		for st.view.Busy || s.team.seen < st.asked {
-			if !s.team.led() || !s.awaitLocked(until, gone) {
+		for st.view.Busy || s.participant.seen < st.asked {
+			if !s.participant.led() || !s.awaitLocked(until, gone) {
 				return errors.New("the step that is being written to disk does not come to an end")
 			}
 		}

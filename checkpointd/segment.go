@@ -28,8 +28,8 @@ type segments struct {
 	dir   string
 	label *labelFile
 	told  bool // that there was no room
-	// strangers says that files of others were told of.
-	strangers bool
+	// foreign says that files of others were told of.
+	foreign bool
 }
 
 // errNoSegments says that memory cannot have names.
@@ -93,9 +93,9 @@ func (g *segments) room(size int64) bool {
 // newFile makes memory for a slot, and returns its name, empty for memory without one.
 func (s *Service) newFile(st *set, shard int, size int64) (*os.File, string, error) {
 	g := s.segments
-	if g != nil && !g.strangers {
-		if err := errStrangers(g.label.path); err != nil {
-			g.strangers = true
+	if g != nil && !g.foreign {
+		if err := errForeignFiles(g.label.path); err != nil {
+			g.foreign = true
 			s.cfg.Log.Warn().Err(err).Msg("somebody imitates checkpoints in memory")
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// serveWord makes this test binary an agent: it serves at a socket, with memory in a directory, and obeys the lines of
+// serveWord makes this test binary an agent: it serves at a socket, with memory in a directory, and follows the lines of
 // its standard input.
 const serveWord = "serve-checkpoints"
 

@@ -72,10 +72,10 @@ const (
 
 // Service keeps checkpoints for the workers of this node. Open starts it, Close ends it.
 type Service struct {
-	cfg      Config
-	listener *net.UnixListener
-	team     *team
-	pace     *pace
+	cfg         Config
+	listener    *net.UnixListener
+	participant *participant
+	pace        *pace
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -117,14 +117,14 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	if s.listener, err = listen(cfg.Socket); err != nil {
 		return nil, fmt.Errorf("cannot listen for workers that save checkpoints: %w", err)
 	}
-	s.team = newTeam(s)
+	s.participant = newParticipant(s)
 	if cfg.Memory != "" {
 		if s.segments, err = openSegments(cfg.Memory, cfg.Memory != DefaultMemory, s.labelLocked()); err != nil {
 			s.cfg.Log.Warn().Err(err).Msg("checkpoints in memory are lost if muster is killed")
 		}
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx)) // Close ends it, after the workers
-	if err := s.team.open(ctx); err != nil {
+	if err := s.participant.open(ctx); err != nil {
 		return nil, errors.Join(err, s.listener.Close())
 	}
 	s.wg.Go(s.accept)
@@ -188,7 +188,7 @@ func (s *Service) accept() {
 // notifyLocked wakes whoever waits for a change, and has the node that leads hear of it.
 func (s *Service) notifyLocked() {
 	s.wakeLocked()
-	s.team.reportLocked()
+	s.participant.reportLocked()
 }
 
 // wakeLocked wakes whoever waits for a change.
@@ -261,11 +261,11 @@ func (s *Service) RoundOver(why string) {
 	s.conns.Wait() // they were told to end, and do nothing that takes long
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.team.alone {
-		s.team.nextAloneLocked(why)
+	if s.participant.alone {
+		s.participant.nextAloneLocked(why)
 		return
 	}
-	s.team.ended = true
+	s.participant.ended = true
 	s.notifyLocked()
 }
 
@@ -273,7 +273,7 @@ func (s *Service) RoundOver(why string) {
 func (s *Service) saveLocked(st *set, why string) {
 	st.urgent++
 	st.why = why
-	st.asked = s.team.reportLocked()
+	st.asked = s.participant.reportLocked()
 }
 
 // Save has the newest complete step written at once, while the workers go on. why stands in the log.
@@ -287,7 +287,7 @@ func (s *Service) Save(why string) {
 }
 
 // Drain waits until everything that is to be written was written, or ctx ends.
-func (s *Service) Drain(ctx context.Context) error { return s.team.drained(ctx) }
+func (s *Service) Drain(ctx context.Context) error { return s.participant.drained(ctx) }
 
 // closeLimit is how long Close waits for a disk that hangs in a call. The process is about to end.
 const closeLimit = 5 * time.Second
@@ -310,15 +310,15 @@ func (s *Service) Close() error {
 		c.hangUp()
 	}
 	s.mu.Unlock()
-	s.team.bye()
+	s.participant.bye()
 	s.cancel(errEnds)
 	err := s.listener.Close()
 	ended := make(chan struct{})
 	go func() {
-		led := s.team.close()
+		led := s.participant.close()
 		s.conns.Wait()
 		s.wg.Wait()
-		if s.team.alone {
+		if s.participant.alone {
 			s.removeParts()
 		}
 		led.unlock()
@@ -408,7 +408,7 @@ func (s *Service) firstSetLocked(dir string, shards int) (*set, error) {
 	st.slots.told = &toldMoments{}
 	if o := s.openings[dir]; o != nil { // else the node that leads opens it: see openedLocked
 		delete(s.openings, dir)
-		s.team.leading.hold(dir, o.lock)
+		s.participant.leading.hold(dir, o.lock)
 		st.head = o.head
 		if left := s.adoptLocked(st); left != nil {
 			left.slots.told = &toldMoments{}

@@ -176,8 +176,8 @@ func (c *session) hello(req request) (reply, error) {
 	s := c.service
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.team.direct || s.team.err != nil {
-		return reply{Direct: s.team.direct}, s.team.err
+	if s.participant.direct || s.participant.err != nil {
+		return reply{Direct: s.participant.direct}, s.participant.err
 	}
 	dir := filepath.Clean(req.Dir)
 	if err := s.openedLocked(dir, c.gone); err != nil {
@@ -188,7 +188,7 @@ func (c *session) hello(req request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	told := reply{Local: s.team.local}
+	told := reply{Local: s.participant.local}
 	req.Saves = req.Saves || req.Copies && told.Local
 	told.Saves = req.Saves
 	for until := time.Now().Add(finishLimit); req.Saves; { // that of a worker that has just died may not have been closed yet
@@ -217,7 +217,7 @@ func (c *session) hello(req request) (reply, error) {
 		s.writePartLocked(st, *st.view.Write)
 	}
 	for until := time.Now().Add(namedLimit + joinLimit); !st.view.Open && st.view.Err == ""; {
-		if !s.team.led() || !s.awaitLocked(until, c.gone) {
+		if !s.participant.led() || !s.awaitLocked(until, c.gone) {
 			return reply{}, errors.New("the node that leads in checkpoints does not answer")
 		}
 	}
@@ -251,12 +251,12 @@ func (c *session) wait(limit time.Duration) (reply, *os.File, error) {
 	until := time.Now().Add(limit)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.team.answeredLocked(until, c.gone) && s.team.led() {
+	if !s.participant.answeredLocked(until, c.gone) && s.participant.led() {
 		return reply{Committed: st.committed.Step}, nil, nil
 	}
-	for st.view.Busy || !s.team.led() {
-		if !s.team.led() {
-			return reply{}, nil, cmp.Or(s.team.err, errEnds)
+	for st.view.Busy || !s.participant.led() {
+		if !s.participant.led() {
+			return reply{}, nil, cmp.Or(s.participant.err, errEnds)
 		}
 		if !s.awaitLocked(until, c.gone) {
 			return reply{Committed: st.committed.Step}, nil, nil

@@ -16,7 +16,7 @@ func TestSweepElsewhere(t *testing.T) {
 	if os.Geteuid() != 0 {
 		testutil.Missing(t, "root, to give files away")
 	}
-	const stranger = testutil.StrangerID
+	const stranger = testutil.OtherUserID
 	for name, c := range map[string]struct {
 		manifest, file int // whose they are
 		mode           os.FileMode

@@ -40,7 +40,7 @@ const namedLimit = 5 * time.Minute
 // has had checkpoints written by muster before is opened at once: what a killed muster has left for it is known before
 // workers come. Without a token anybody may have named that one.
 func (l *leading) awaitOpenable(dir string) error {
-	if !l.s.team.local && usedBefore(dir) {
+	if !l.s.participant.local && usedBefore(dir) {
 		return nil
 	}
 	return l.awaitNamed(dir)
@@ -52,7 +52,7 @@ func (l *leading) awaitNamed(dir string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for until := time.Now().Add(namedLimit); !s.namedLocked(dir); {
-		if s.team.ended || !s.awaitLocked(until, l.ctx.Done()) {
+		if s.participant.ended || !s.awaitLocked(until, l.ctx.Done()) {
 			return fmt.Errorf("cannot save checkpoints to %s: on the node that leads, %w", dir, errNotNamed)
 		}
 	}

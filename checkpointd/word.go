@@ -31,7 +31,7 @@ func readWord(text []byte, v word) error {
 	return v.check()
 }
 
-func (n *standing) check() error {
+func (n *nodeState) check() error {
 	switch {
 	case n.Lineage < 0 || slices.ContainsFunc(n.Left, func(of int64) bool { return of < 0 }):
 		return fmt.Errorf("no lineage is named by a time before 1970: %d, %d", n.Lineage, n.Left)

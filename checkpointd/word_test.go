@@ -27,7 +27,7 @@ func TestWordsOnTheBoard(t *testing.T) {
 		`{"node":"` + strings.Repeat("x", textMost+1) + `"}`: "the limit is",
 		`[]`: "cannot unmarshal",
 	} {
-		var n standing
+		var n nodeState
 		if err := hear(t.Context(), oneWord(text), "key", &n); (err == nil) != (why == "") || err != nil &&
 			!strings.Contains(err.Error(), why) {
 			t.Errorf("%.60s: %v", text, err)
@@ -53,14 +53,14 @@ func FuzzWord(f *testing.F) {
 	f.Add(`{"addr":"127.0.0.1:1/aaaaaaaaaaaaaaaa","lineage":5,"era":1099511627776,"heads":{"step 3":{"era":5,"step":3}},"apart":"x"}`)
 	f.Add(fmt.Sprintf(`{"round":%d}`, uint64(roundLast)))
 	f.Fuzz(func(t *testing.T, text string) {
-		var n standing
+		var n nodeState
 		if readWord([]byte(text), &n) == nil {
-			own := standing{Round: 3}
-			lineage, era, _ := decide([]standing{own, n}, time.Now(), 1)
+			own := nodeState{Round: 3}
+			lineage, era, _ := decide([]nodeState{own, n}, time.Now(), 1)
 			if era>>roundShift <= max(own.Round, n.Round) || lineage < 1 {
 				t.Errorf("era %d of lineage %d behind round %d", era, lineage, n.Round)
 			}
-			apart([]standing{own, n})
+			apart([]nodeState{own, n})
 		}
 		var call roundCall
 		_ = readWord([]byte(text), &call)

@@ -55,7 +55,7 @@ func TestStrangersDebugJob(t *testing.T) {
 			t.Errorf("%s: believed %+v, %v", what, r, err)
 		}
 	}
-	if err := os.Chown(dir, testutil.StrangerID, testutil.StrangerID); err != nil {
+	if err := os.Chown(dir, testutil.OtherUserID, testutil.OtherUserID); err != nil {
 		t.Fatal(err)
 	}
 	refused("a stranger's run directory", "")
@@ -64,7 +64,7 @@ func TestStrangersDebugJob(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused("a directory that everybody can write to", dir)
-	if err := errors.Join(os.Chmod(dir, 0o700), os.Chown(parent, testutil.StrangerID, testutil.StrangerID)); err != nil {
+	if err := errors.Join(os.Chmod(dir, 0o700), os.Chown(parent, testutil.OtherUserID, testutil.OtherUserID)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := find(ours, ""); err == nil || !strings.Contains(err.Error(), parent) {

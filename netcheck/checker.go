@@ -304,7 +304,7 @@ func (m *member) run(ctx context.Context, own hello) (*Record, error) {
 			continue
 		}
 		m.tell(m.step(&p))
-		res := m.obey(ctx, n, &p)
+		res := m.carryOut(ctx, n, &p)
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
@@ -338,8 +338,8 @@ func (m *member) step(p *plan) Step {
 	return s
 }
 
-// obey does this node's part of a plan.
-func (m *member) obey(ctx context.Context, n int, p *plan) (res result) {
+// carryOut does this node's part of a plan.
+func (m *member) carryOut(ctx context.Context, n int, p *plan) (res result) {
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.Rules.limit(p.Stage))
 	defer cancel()
 	var err error

@@ -72,7 +72,7 @@ func TestHorovodStrangerOnHost(t *testing.T) {
 		{"PUT", "/global/rank_1", "x"},
 		{"DELETE", "/global/1", ""},
 	} {
-		if got := j.asks(testutil.StrangerID, c[0], c[1], c[2]); !strings.Contains(got, " 403 ") {
+		if got := j.asks(testutil.OtherUserID, c[0], c[1], c[2]); !strings.Contains(got, " 403 ") {
 			t.Errorf("%s %s: %q", c[0], c[1], got)
 		}
 	}
@@ -93,7 +93,7 @@ func TestHorovodStrangerOnHost(t *testing.T) {
 func TestHorovodStrangerOnHostOfWorld(t *testing.T) {
 	t.Parallel()
 	j := startHorovodHosts(t, `until [ -e "$OUT/go" ]; do sleep 0.05; done`, "-H", "node1:1,node2:1")
-	if got := j.asks(testutil.StrangerID, "PUT", "/global/1", "x"); !strings.Contains(got, " 403 ") {
+	if got := j.asks(testutil.OtherUserID, "PUT", "/global/1", "x"); !strings.Contains(got, " 403 ") {
 		t.Errorf("a stranger: %q", got)
 	}
 	if got := j.asks(os.Geteuid(), "PUT", "/global/1", "x"); !strings.Contains(got, " 200 ") {

@@ -458,7 +458,7 @@ func TestWrongJobs(t *testing.T) {
 	steering(t, shared, "ps").expect(t, 0, "old  dead")
 	steering(t, shared, "status", "old").expect(t, 2, "its muster is dead")
 	if os.Geteuid() == 0 {
-		if err := os.Chown(stale, testutil.StrangerID, testutil.StrangerID); err != nil {
+		if err := os.Chown(stale, testutil.OtherUserID, testutil.OtherUserID); err != nil {
 			t.Fatal(err)
 		}
 		steering(t, shared, "status", stale).expect(t, 2, "not one that only you can write to")

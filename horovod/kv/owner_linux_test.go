@@ -32,7 +32,7 @@ func TestOtherUsers(t *testing.T) {
 			}
 			_, port, _ := net.SplitHostPort(addr)
 			const put = `exec 3<>/dev/tcp/127.0.0.1/$0 && printf 'PUT /global/0 HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx' >&3 && head -c 12 <&3 | grep 200`
-			err := testutil.Stranger(t, "bash", "-c", put, port).Run()
+			err := testutil.OtherUser(t, "bash", "-c", put, port).Run()
 			if served := err == nil; served != (name == "let in") {
 				t.Errorf("another user was answered: %v (%v)", served, err)
 			}
@@ -79,7 +79,7 @@ func strangerListens(t *testing.T, addr unix.Sockaddr, options []int) error {
 	result := make(chan error)
 	go func() {
 		runtime.LockOSThread() // and not unlocked: the thread ends with its user
-		if _, err := unix.SetfsuidRetUid(testutil.StrangerID); err != nil {
+		if _, err := unix.SetfsuidRetUid(testutil.OtherUserID); err != nil {
 			result <- err
 			return
 		}

@@ -36,7 +36,7 @@ func TestReplaceKeepsMode(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "file")
 		write(t, path, "old", mode)
 		if os.Geteuid() == 0 {
-			if err := os.Chown(path, -1, testutil.StrangerID); err != nil {
+			if err := os.Chown(path, -1, testutil.OtherUserID); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -47,7 +47,7 @@ func TestReplaceKeepsMode(t *testing.T) {
 		if err != nil || info.Mode().Perm() != mode || read(t, path) != "new" {
 			t.Errorf("mode %v became %v: %v", mode, info.Mode(), err)
 		}
-		if st := info.Sys().(*syscall.Stat_t); os.Geteuid() == 0 && st.Gid != testutil.StrangerID {
+		if st := info.Sys().(*syscall.Stat_t); os.Geteuid() == 0 && st.Gid != testutil.OtherUserID {
 			t.Errorf("its group became %d", st.Gid)
 		}
 	}
@@ -57,7 +57,7 @@ func TestReplaceKeepsMode(t *testing.T) {
 func TestReplaceStrangersFile(t *testing.T) {
 	dir := testutil.ReachedDir(t, 0o1777)
 	path := filepath.Join(dir, "file")
-	testutil.RunStranger(t, "sh", "-c", "umask 0; echo old >"+path)
+	testutil.RunOtherUser(t, "sh", "-c", "umask 0; echo old >"+path)
 	if err := durable.Replace(path, []byte("new"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -85,9 +85,9 @@ func TestReplaceLinks(t *testing.T) {
 		t.Errorf("%v, %v", info, err)
 	}
 	shared := testutil.ReachedDir(t, 0o1777)
-	testutil.RunStranger(t, "ln", "-s", keys, filepath.Join(shared, "status.json"))
-	testutil.RunStranger(t, "ln", "-s", ours, filepath.Join(shared, "dir"))
-	testutil.RunStranger(t, "ln", "-s", filepath.Join(ours, "new"), filepath.Join(shared, "missing"))
+	testutil.RunOtherUser(t, "ln", "-s", keys, filepath.Join(shared, "status.json"))
+	testutil.RunOtherUser(t, "ln", "-s", ours, filepath.Join(shared, "dir"))
+	testutil.RunOtherUser(t, "ln", "-s", filepath.Join(ours, "new"), filepath.Join(shared, "missing"))
 	if err := os.Symlink(filepath.Join(shared, "status.json"), filepath.Join(ours, "by")); err != nil {
 		t.Fatal(err)
 	}
@@ -125,8 +125,8 @@ func TestCreate(t *testing.T) {
 	ours, shared := testutil.ReachedDir(t, 0o755), testutil.ReachedDir(t, 0o1777)
 	keys := filepath.Join(ours, "authorized_keys")
 	write(t, keys, "keys", 0o600)
-	testutil.RunStranger(t, "ln", "-s", keys, filepath.Join(shared, "stdout"))
-	testutil.RunStranger(t, "mkfifo", filepath.Join(shared, "stderr"))
+	testutil.RunOtherUser(t, "ln", "-s", keys, filepath.Join(shared, "stdout"))
+	testutil.RunOtherUser(t, "mkfifo", filepath.Join(shared, "stderr"))
 	for _, name := range []string{"stdout", "stderr"} {
 		if f, err := durable.Create(filepath.Join(shared, name), os.O_TRUNC, 0o666); err == nil {
 			t.Errorf("%s was opened", f.Name())

@@ -17,8 +17,8 @@ import (
 func TestSwappedDirectory(t *testing.T) {
 	shared, private := testutil.ReachedDir(t, 0o1777), t.TempDir()
 	out, link := filepath.Join(shared, "out"), filepath.Join(shared, "link")
-	testutil.RunStranger(t, "mkdir", out)
-	testutil.RunStranger(t, "ln", "-s", private, link)
+	testutil.RunOtherUser(t, "mkdir", out)
+	testutil.RunOtherUser(t, "ln", "-s", private, link)
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() { // as the stranger can, who owns both
 		defer close(stopped)

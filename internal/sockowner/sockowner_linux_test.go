@@ -62,12 +62,12 @@ func TestOwner(t *testing.T) {
 				t.Errorf("closed: %v, %v", ours, err)
 			}
 			_, port, _ := net.SplitHostPort(l.Addr().String())
-			cmd := testutil.Stranger(t, "bash", "-c", "exec 3<>/dev/tcp/"+host+"/"+port+" && cat")
+			cmd := testutil.OtherUser(t, "bash", "-c", "exec 3<>/dev/tcp/"+host+"/"+port+" && cat")
 			stdin, _ := testutil.StartPiped(t, cmd)
 			defer func() { _ = stdin.Close(); _ = cmd.Wait() }()
 			c, remote, local = accept()
 			defer c.Close()
-			if ours, uid, err := a.Ours(remote, local); ours || err != nil || uid != testutil.StrangerID {
+			if ours, uid, err := a.Ours(remote, local); ours || err != nil || uid != testutil.OtherUserID {
 				t.Errorf("a stranger's: %v, user %d, %v", ours, uid, err)
 			}
 		})
@@ -174,7 +174,7 @@ func TestOtherEndHasAnotherAddress(t *testing.T) {
 	if remote.Addr().Unmap().String() != own.String() {
 		t.Fatalf("it came from %s", remote)
 	}
-	if ours, uid, err := a.Ours(remote, local); ours || err != nil || uid != testutil.StrangerID {
+	if ours, uid, err := a.Ours(remote, local); ours || err != nil || uid != testutil.OtherUserID {
 		t.Errorf("a stranger at %s: %v, user %d, %v", remote, ours, uid, err)
 	}
 }
@@ -189,7 +189,7 @@ func dialAs(t *testing.T, from net.IP, port int) (fd int, err error) {
 	go func() {
 		defer close(done)
 		runtime.LockOSThread() // never unlocked: the thread ends with the function, as its user is another one
-		if err = unix.Setfsuid(testutil.StrangerID); err != nil {
+		if err = unix.Setfsuid(testutil.OtherUserID); err != nil {
 			return
 		}
 		if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {

@@ -93,10 +93,10 @@ func TestTokenOfAStranger(t *testing.T) {
 		}
 	}
 	in := func(name string) string { return filepath.Join(shared, name) }
-	testutil.RunStranger(t, "mkfifo", "-m", "600", in("pipe"))
-	testutil.RunStranger(t, "mkfifo", "-m", "644", in("open-pipe"))
-	testutil.RunStranger(t, "ln", "-s", known, in("link"))
-	testutil.RunStranger(t, "ln", "-s", ours, in("dir"))
+	testutil.RunOtherUser(t, "mkfifo", "-m", "600", in("pipe"))
+	testutil.RunOtherUser(t, "mkfifo", "-m", "644", in("open-pipe"))
+	testutil.RunOtherUser(t, "ln", "-s", known, in("link"))
+	testutil.RunOtherUser(t, "ln", "-s", ours, in("dir"))
 	for name, c := range map[string]struct {
 		mode    uint32
 		refused string

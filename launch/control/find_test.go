@@ -170,7 +170,7 @@ func TestPickDirectory(t *testing.T) {
 	if os.Geteuid() != 0 {
 		testutil.Missing(t, "root, to be two users")
 	}
-	if err := errors.Join(os.Chmod(dir, 0o755), os.Chown(dir, testutil.StrangerID, testutil.StrangerID)); err != nil {
+	if err := errors.Join(os.Chmod(dir, 0o755), os.Chown(dir, testutil.OtherUserID, testutil.OtherUserID)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Pick(t.Context(), nil, dir, "HERE"); errhint.CodeOf(err) != errhint.Usage || !strings.Contains(err.Error(), "only you") {

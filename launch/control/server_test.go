@@ -235,7 +235,7 @@ func TestRealStranger(t *testing.T) {
 	if err := os.Chmod(dir+"/"+socketName, 0o666); err != nil {
 		t.Fatal(err)
 	}
-	cmd := testutil.Stranger(t, "python3", "-c", `import socket,sys
+	cmd := testutil.OtherUser(t, "python3", "-c", `import socket,sys
 s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])
 s.sendall(b"POST /api/v1/stop HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
 sys.stdout.write(s.recv(4096).decode())`, dir+"/"+socketName)

@@ -88,7 +88,7 @@ func strangersConn(t *testing.T, to netip.AddrPort) netip.AddrPort {
 	go func() {
 		runtime.LockOSThread() // and not unlocked: the thread ends with its user
 		fd := -1
-		if _, err := unix.SetfsuidRetUid(testutil.StrangerID); err == nil {
+		if _, err := unix.SetfsuidRetUid(testutil.OtherUserID); err == nil {
 			fd, _ = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		}
 		made <- fd

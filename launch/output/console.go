@@ -30,9 +30,9 @@ type console struct {
 	// turn holds a token while somebody writes. A channel rather than a mutex: those who wait can be called off, and
 	// are served in the order they came.
 	turn chan struct{}
-	// standing is the pump whose unfinished line ends the output, nil at the start of a line. It changes only during a
+	// openLine is the pump whose unfinished line ends the output, nil at the start of a line. It changes only during a
 	// turn.
-	standing atomic.Pointer[pump]
+	openLine atomic.Pointer[pump]
 	// lost is set when nobody can read the output any more; from then on it is dropped.
 	lost atomic.Bool
 	// stuck is set when a message of our own was dropped, until one gets through: the next need not wait as long.
@@ -102,16 +102,16 @@ func (c *console) release() {
 
 // write puts p out; the caller has the turn and says what stands at the end now: a pump, or nil for the start of a
 // line. Errors end here: a console that nobody reads (| head) must not end a job. After one, the end is unknown.
-func (c *console) write(p []byte, standing *pump, done <-chan struct{}) {
+func (c *console) write(p []byte, openLine *pump, done <-chan struct{}) {
 	if c.lost.Load() {
 		return
 	}
 	err := c.out.write(p, done)
 	if err == nil {
-		c.standing.Store(standing)
+		c.openLine.Store(openLine)
 		return
 	}
-	c.standing.Store(foreign)
+	c.openLine.Store(foreign)
 	switch {
 	case errors.Is(err, errCalledOff):
 	case errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT): // space may come back: what follows is tried again
@@ -142,14 +142,14 @@ func (c *console) Write(p []byte) (int, error) {
 		return len(p), nil
 	}
 	message := p
-	if c.standing.Load() != nil {
+	if c.openLine.Load() != nil {
 		message = append([]byte{'\n'}, p...)
 	}
-	standing := foreign
+	openLine := foreign
 	if p[len(p)-1] == '\n' {
-		standing = nil
+		openLine = nil
 	}
-	c.write(message, standing, giveUp)
+	c.write(message, openLine, giveUp)
 	c.stuck.Store(!timer.Stop())
 	<-c.turn // not release: a logger that locks may be what called us
 	return len(p), nil

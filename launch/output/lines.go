@@ -131,7 +131,7 @@ func (p *pump) apart() time.Duration {
 	if !p.out.live {
 		return stateApart
 	}
-	if standing := p.out.standing.Load(); standing == nil || standing == p {
+	if openLine := p.out.openLine.Load(); openLine == nil || openLine == p {
 		return updateApart
 	}
 	return updateApartShared
@@ -216,12 +216,12 @@ func (p *pump) settled() bool { return p.sifted() && p.progress && !p.out.live }
 func (p *pump) sifted() bool { return p.prefixed || !p.alone && !p.out.live }
 
 // appendState appends the last state of a bar as a line, unless it was shown. The caller has the turn.
-func (p *pump) appendState(to []byte, standing *pump, text []byte) []byte {
+func (p *pump) appendState(to []byte, openLine *pump, text []byte) []byte {
 	state := text[bytes.LastIndexByte(text, '\r')+1:]
 	if p.state != nil && (len(state) == 0 || bytes.Equal(state, p.state)) {
 		return to
 	}
-	if standing != nil {
+	if openLine != nil {
 		to = append(to, '\n')
 	}
 	p.state = append([]byte{}, state...)
@@ -257,7 +257,7 @@ func (p *pump) showText(text []byte) {
 		return
 	}
 	if p.settled() {
-		p.out.compose = p.appendState(p.out.compose[:0], p.out.standing.Load(), shown)
+		p.out.compose = p.appendState(p.out.compose[:0], p.out.openLine.Load(), shown)
 		if len(p.out.compose) > 0 {
 			p.out.write(p.out.compose, nil, p.calledOff)
 		}
@@ -265,7 +265,7 @@ func (p *pump) showText(text []byte) {
 		return
 	}
 	if p.prefixed {
-		p.out.compose = p.appendText(p.out.compose[:0], p.out.standing.Load(), shown)
+		p.out.compose = p.appendText(p.out.compose[:0], p.out.openLine.Load(), shown)
 		p.out.write(p.out.compose, p, p.calledOff)
 		p.rewrite = len(shown) < len(text)
 		p.shownAt = time.Now()
@@ -276,21 +276,21 @@ func (p *pump) showText(text []byte) {
 }
 
 // writeRaw writes text as it is, behind a newline if somebody else's line stands at the end of the console.
-func (p *pump) writeRaw(text []byte, standing *pump) {
-	if now := p.out.standing.Load(); now != nil && now != p {
+func (p *pump) writeRaw(text []byte, openLine *pump) {
+	if now := p.out.openLine.Load(); now != nil && now != p {
 		p.out.write([]byte{'\n'}, nil, p.calledOff)
 	}
-	p.out.write(text, standing, p.calledOff)
+	p.out.write(text, openLine, p.calledOff)
 }
 
-// appendText appends a part of a line, with what has to come before it when standing is at the end of the console. Of
+// appendText appends a part of a line, with what has to come before it when openLine is at the end of the console. Of
 // its updates only the last is taken.
-func (p *pump) appendText(to []byte, standing *pump, text []byte) []byte {
+func (p *pump) appendText(to []byte, openLine *pump, text []byte) []byte {
 	if i := bytes.LastIndexByte(text, '\r'); i >= 0 {
 		text, p.rewrite = text[i+1:], true
 	}
 	switch {
-	case standing == p && p.rewrite:
+	case openLine == p && p.rewrite:
 		if len(text) == 0 {
 			return to
 		}
@@ -299,8 +299,8 @@ func (p *pump) appendText(to []byte, standing *pump, text []byte) []byte {
 			to = append(to, "\x1b[K"...) // clear: updates that were left out may have been longer
 		}
 		to = p.head(to)
-	case standing == p: // goes on where it was
-	case standing != nil:
+	case openLine == p: // goes on where it was
+	case openLine != nil:
 		to = p.head(append(to, '\n'))
 	default:
 		to = p.head(to)
@@ -328,33 +328,33 @@ func (p *pump) writeLines(lines []byte) {
 		return
 	}
 	out := p.out.compose[:0]
-	standing := p.out.standing.Load()
+	openLine := p.out.openLine.Load()
 	for len(lines) > 0 {
 		end := bytes.IndexByte(lines, '\n') + 1
 		line := lines[:end]
 		lines = lines[end:]
 		switch {
 		case p.settled():
-			if more := p.appendState(out, standing, bytes.TrimRight(line, "\r\n")); len(more) > len(out) {
-				out, standing = more, nil
+			if more := p.appendState(out, openLine, bytes.TrimRight(line, "\r\n")); len(more) > len(out) {
+				out, openLine = more, nil
 			}
 			p.progress = false
-		case p.begun && standing != p && len(bytes.TrimRight(line, "\r\n")) == 0:
+		case p.begun && openLine != p && len(bytes.TrimRight(line, "\r\n")) == 0:
 			// All of it was shown, and somebody else ended it.
-		case returns || standing != nil:
+		case returns || openLine != nil:
 			text := bytes.TrimRight(line, "\r\n")
-			out = append(p.appendText(out, standing, text), line[len(text):]...)
-			standing = nil
+			out = append(p.appendText(out, openLine, text), line[len(text):]...)
+			openLine = nil
 		default:
 			out = append(p.head(out), line...)
 		}
 		p.begun, p.rewrite = false, false
 		if len(out) >= pumpBytes {
-			p.out.write(out, standing, p.calledOff)
+			p.out.write(out, openLine, p.calledOff)
 			out = out[:0]
 		}
 	}
-	p.out.write(out, standing, p.calledOff)
+	p.out.write(out, openLine, p.calledOff)
 	p.out.compose = out[:0]
 }
 
@@ -368,7 +368,7 @@ func (p *pump) finish() {
 		p.showUnfinished()
 		return
 	}
-	if p.have == 0 && p.out.standing.Load() != p {
+	if p.have == 0 && p.out.openLine.Load() != p {
 		return
 	}
 	if p.turn() {

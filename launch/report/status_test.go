@@ -218,12 +218,12 @@ func TestStatusThroughStrangersLink(t *testing.T) {
 	home, shared := testutil.ReachedDir(t, 0o755), testutil.ReachedDir(t, 0o777)
 	keys, path := filepath.Join(home, "authorized_keys"), filepath.Join(shared, "status.json")
 	writeFile(t, keys, "keys")
-	testutil.RunStranger(t, "ln", "-s", keys, path)
+	testutil.RunOtherUser(t, "ln", "-s", keys, path)
 	cfg := StatusConfig{Path: path, RunID: "r", Now: time.Now}
 	if _, err := OpenStatus(cfg); errhint.CodeOf(err) != errhint.Usage || !strings.Contains(err.Error(), "symbolic link of user") {
 		t.Errorf("opened: %v", err)
 	}
-	testutil.RunStranger(t, "rm", path)
+	testutil.RunOtherUser(t, "rm", path)
 	writeFile(t, path, "")
 	if err := os.Chmod(path, 0o600); err != nil {
 		t.Fatal(err)
@@ -233,7 +233,7 @@ func TestStatusThroughStrangersLink(t *testing.T) {
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info, err)
 	}
-	testutil.RunStranger(t, "ln", "-sf", keys, path)
+	testutil.RunOtherUser(t, "ln", "-sf", keys, path)
 	s.Finished(Outcome{Reason: job.ReasonSucceeded})
 	if text, err := os.ReadFile(keys); err != nil || string(text) != "keys" {
 		t.Errorf("%q, %v", text, err)

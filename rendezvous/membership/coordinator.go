@@ -78,7 +78,7 @@ type told struct {
 }
 
 // newCoordinator takes the leadership: h.claimed was written under the coordinator key of h.term already.
-func newCoordinator(ctx context.Context, h *Handler, inherit *inheritance) (*coordinator, error) {
+func newCoordinator(ctx context.Context, h *Handler, inherit *handover) (*coordinator, error) {
 	c := &coordinator{
 		cfg: h.cfg, keys: h.keys, codec: h.codec, store: h.conn, term: h.term, claim: h.claimed, job: h.job, self: h.id, log: h.log,
 		begun:  time.Now(),
@@ -119,8 +119,8 @@ func newCoordinator(ctx context.Context, h *Handler, inherit *inheritance) (*coo
 	return c, nil
 }
 
-// inheritance is what a new coordinator knows of the job before it took the leadership.
-type inheritance struct {
+// handover is what a new coordinator knows of the job before it took the leadership.
+type handover struct {
 	ended   bool // it was another job, of the same name
 	moved   bool // the store is another one
 	round   int
@@ -132,7 +132,7 @@ type inheritance struct {
 	wait time.Duration
 }
 
-func (i *inheritance) into(r *roster) {
+func (i *handover) into(r *roster) {
 	if r.last = i.round; i.ended { // only its round numbers go on
 		return
 	}

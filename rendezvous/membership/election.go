@@ -183,7 +183,7 @@ func (h *Handler) voteAt(ctx context.Context, to standby, need int, gone bool) (
 
 // succeed makes this agent the host once it has the votes.
 func (h *Handler) succeed(ctx context.Context, conn *records, term, need int, gone bool) error {
-	standby := &inheritance{moved: true, round: h.last.Round, size: h.last.Size, members: map[string]member{}}
+	standby := &handover{moved: true, round: h.last.Round, size: h.last.Size, members: map[string]member{}}
 	names := map[string]member{}
 	for i, o := range h.last.Standbys {
 		names[o.Agent] = member{rank: i, name: o.Node}
@@ -217,7 +217,7 @@ func (h *Handler) succeed(ctx context.Context, conn *records, term, need int, go
 	if err := conn.remove(ctx, h.keys.elsewhere(h.job)); err != nil { // of the last time
 		return err
 	}
-	h.heritage = standby
+	h.handover = standby
 	for _, r := range []record{
 		{h.keys.job("host"), hostRecord{h.id}},
 		{h.keys.job("term"), termRecord{term}},
@@ -266,7 +266,7 @@ func (h *Handler) votes(ctx context.Context, conn *records, term int, enough fun
 		for i := first; i <= drawn; i++ {
 			keys = append(keys, key(i))
 		}
-		if values, err = conn.standing(ctx, keys); err != nil {
+		if values, err = conn.current(ctx, keys); err != nil {
 			return err
 		}
 		for i, raw := range values {

@@ -215,7 +215,7 @@ func (r *round) Reports(ctx context.Context) ([][]byte, error) {
 	for i, slot := range all.Slots {
 		keys[i] = r.slotKey(slot)
 	}
-	values, _ := r.s.conn.standing(reading, keys) //nolint:contextcheck // ctx may have ended, which is no reason to read nothing
+	values, _ := r.s.conn.current(reading, keys) //nolint:contextcheck // ctx may have ended, which is no reason to read nothing
 	var reports [][]byte
 	for i, value := range values {
 		if value == nil {

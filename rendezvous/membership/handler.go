@@ -39,8 +39,8 @@ type Handler struct {
 	garbles  int          // rounds in a row that have ended soon by a disturbance
 	asked    time.Time    // when the last ticket was drawn
 	last     assignment   // the last place in any round; Round is -1 before the first
-	// heritage is what this agent knows of the job as its elected host, until it is the coordinator.
-	heritage *inheritance
+	// handover is what this agent knows of the job as its elected host, until it is the coordinator.
+	handover *handover
 	beats    atomic.Int64 // heartbeats so far
 	ballot   *records     // where this agent has used its vote since its last round
 	asks     mandate      // the first coordinator that it has asked there
@@ -313,7 +313,7 @@ func (h *Handler) claimTerm(ctx context.Context) (in termRecord, stands found, e
 }
 
 // lead makes this agent the coordinator of a term.
-func (h *Handler) lead(inherit *inheritance) error {
+func (h *Handler) lead(inherit *handover) error {
 	s := h.session
 	if inherit == nil && h.job == "" && h.term.term == 0 { // nobody led before
 		h.job = newNonce()
@@ -345,9 +345,9 @@ func (h *Handler) lead(inherit *inheritance) error {
 // What it says may be of an earlier job of this name, put there again by somebody: it is this job's where that has the
 // nonce which this agent was told. Else it says which number the next round has and for whom to wait, and ends a round
 // that may run; how often the job has restarted, how large it was and how it ended it does not say.
-func (h *Handler) inherit(ctx context.Context, term int) (*inheritance, error) {
-	if i := h.heritage; i != nil {
-		h.heritage = nil
+func (h *Handler) inherit(ctx context.Context, term int) (*handover, error) {
+	if i := h.handover; i != nil {
+		h.handover = nil
 		return i, nil
 	}
 	if h.host == "" && !h.cfg.Durable {
@@ -368,7 +368,7 @@ func (h *Handler) inherit(ctx context.Context, term int) (*inheritance, error) {
 		return nil, err
 	}
 	ours := h.job != "" && roll.Job == h.job && roll.Round >= h.last.Round
-	i := &inheritance{round: roll.Round, nonce: roll.Nonce, members: map[string]member{}, wait: h.cfg.fenced()}
+	i := &handover{round: roll.Round, nonce: roll.Nonce, members: map[string]member{}, wait: h.cfg.fenced()}
 	if final != nil {
 		if ours {
 			h.over = true

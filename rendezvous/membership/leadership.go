@@ -54,7 +54,7 @@ func (c *coordinator) keepTerm(ctx context.Context) int {
 
 // inLead returns errUsurped where this coordinator's record does not stand any more, and errors of the store.
 func (c *coordinator) inLead(ctx context.Context) error {
-	stands, err := c.store.standing(ctx, []string{c.keys.coordinator(c.term.term)})
+	stands, err := c.store.current(ctx, []string{c.keys.coordinator(c.term.term)})
 	if err == nil && !bytes.Equal(stands[0], c.claim) {
 		err = errhint.With(errUsurped, usurpedHint)
 	}

@@ -223,8 +223,8 @@ func (r *records) raws(ctx context.Context, keys []string) ([][]byte, error) {
 	return values, g.Wait()
 }
 
-// standing returns what stands under each of keys now, nil for nothing, without waiting; nobody else waits for them.
-func (r *records) standing(ctx context.Context, keys []string) ([][]byte, error) {
+// current returns what stands under each of keys now, nil for nothing, without waiting; nobody else waits for them.
+func (r *records) current(ctx context.Context, keys []string) ([][]byte, error) {
 	values := make([][]byte, len(keys))
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(fanOut)

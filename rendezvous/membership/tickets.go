@@ -100,7 +100,7 @@ func (c *coordinator) skip(ctx context.Context, next, drawn int64, late chan str
 		for t := next; t <= last; t++ {
 			keys = append(keys, c.keys.join(c.term, t))
 		}
-		values, err := c.store.standing(ctx, keys)
+		values, err := c.store.current(ctx, keys)
 		if err != nil {
 			return next, err
 		}

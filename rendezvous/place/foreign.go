@@ -19,7 +19,7 @@ const dlroverMasterAddr = "DLROVER_MASTER_ADDR"
 
 // explain adds to why the store is not reached what listens at an endpoint instead, where that can be told.
 func (m *meeting) explain(why error) error {
-	if what, e := m.stranger(); what != "" {
+	if what, e := m.otherListener(); what != "" {
 		return fmt.Errorf("%w: %s answers at %s", why, what, e)
 	}
 	return why
@@ -30,7 +30,7 @@ func (m *meeting) refuseMaster() error {
 	if !m.ofMaster {
 		return nil
 	}
-	what, e := m.stranger()
+	what, e := m.otherListener()
 	if what == "" {
 		return nil
 	}
@@ -39,8 +39,8 @@ func (m *meeting) refuseMaster() error {
 		fmt.Sprintf("muster's agents need no master: run muster store --bind 0.0.0.0:%d in its place, or give --rdzv-endpoint HOST:PORT, where HOST is one of the nodes", e.Port))
 }
 
-// stranger is what else than a store listens at one of the endpoints, "" where nothing does that is known.
-func (m *meeting) stranger() (what string, at job.Endpoint) {
+// otherListener is what else than a store listens at one of the endpoints, "" where nothing does that is known.
+func (m *meeting) otherListener() (what string, at job.Endpoint) {
 	for _, e := range m.Endpoints {
 		conn, err := net.DialTimeout("tcp", e.String(), time.Second) //nolint:noctx // the context of the meeting may have ended
 		if err != nil {

@@ -36,7 +36,7 @@ func TestStoreOfOneUser(t *testing.T) {
 			defer s.Close()
 			friend := dialHello(t, s)
 			friend.alive()
-			err = testutil.Stranger(t, "bash", "-c", set, strconv.Itoa(s.Port()), host).Run()
+			err = testutil.OtherUser(t, "bash", "-c", set, strconv.Itoa(s.Port()), host).Run()
 			if served := err == nil; served == own {
 				t.Errorf("another user was served: %v (%v)", served, err)
 			}
@@ -46,7 +46,7 @@ func TestStoreOfOneUser(t *testing.T) {
 			}
 			friend.ask(opGet+str("k"), want)
 			if told := strings.Contains(log.String(), "another user's") && strings.Contains(log.String(), "--store-allow 127.0.0.0/8") &&
-				strings.Contains(log.String(), `"uid":`+strconv.Itoa(testutil.StrangerID)); told != own {
+				strings.Contains(log.String(), `"uid":`+strconv.Itoa(testutil.OtherUserID)); told != own {
 				t.Errorf("the log has %q", log.String())
 			}
 		})

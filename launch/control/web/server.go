@@ -26,15 +26,15 @@ import (
 
 // What clients may cost.
 const (
-	mostClients   = 1100 // connections
-	mostStrangers = 32   // of them from other users of this machine
-	mostHeader    = 16 << 10
-	mostBody      = 64 << 10
-	mostMeasuring = 2                // answers for Prometheus at once
-	headerTime    = 5 * time.Second  // for a request to come
-	idleTime      = 30 * time.Second // between two of them
-	writeTime     = 10 * time.Second // for an answer, or a part of a stream, to be taken
-	partTime      = 200 * time.Millisecond
+	mostClients    = 1100 // connections
+	mostOtherUsers = 32   // of them from other users of this machine
+	mostHeader     = 16 << 10
+	mostBody       = 64 << 10
+	mostMeasuring  = 2                // answers for Prometheus at once
+	headerTime     = 5 * time.Second  // for a request to come
+	idleTime       = 30 * time.Second // between two of them
+	writeTime      = 10 * time.Second // for an answer, or a part of a stream, to be taken
+	partTime       = 200 * time.Millisecond
 )
 
 // How often the job is looked at: while somebody watches, and else for the history.
@@ -173,10 +173,10 @@ type client struct {
 	net.Conn
 	// uid is the user on this machine, -1 where that is not known.
 	uid int
-	// stranger says that it is another user of this machine.
-	stranger bool
-	once     sync.Once
-	leave    func()
+	// otherUser says that it is another user of this machine.
+	otherUser bool
+	once      sync.Once
+	leave     func()
 }
 
 func (c *client) Close() error {
@@ -187,10 +187,10 @@ func (c *client) Close() error {
 // door is the listener: who is one too many is closed at once.
 type door struct {
 	net.Listener
-	loopback  bool
-	owners    sockowner.Asker
-	clients   atomic.Int64
-	strangers atomic.Int64
+	loopback   bool
+	owners     sockowner.Asker
+	clients    atomic.Int64
+	otherUsers atomic.Int64
 }
 
 func (d *door) Accept() (net.Conn, error) {
@@ -210,18 +210,18 @@ func (d *door) Accept() (net.Conn, error) {
 		}
 		c := &client{Conn: raw, uid: -1}
 		if d.loopback {
-			c.uid, c.stranger = d.owner(raw)
+			c.uid, c.otherUser = d.owner(raw)
 		}
-		if c.stranger && d.strangers.Add(1) > mostStrangers {
-			d.strangers.Add(-1)
+		if c.otherUser && d.otherUsers.Add(1) > mostOtherUsers {
+			d.otherUsers.Add(-1)
 			d.clients.Add(-1)
 			_ = raw.Close()
 			continue
 		}
 		c.leave = func() {
 			d.clients.Add(-1)
-			if c.stranger {
-				d.strangers.Add(-1)
+			if c.otherUser {
+				d.otherUsers.Add(-1)
 			}
 		}
 		return c, nil
@@ -229,7 +229,7 @@ func (d *door) Accept() (net.Conn, error) {
 }
 
 // owner asks the kernel whose process is at the other end of a connection within this machine.
-func (d *door) owner(c net.Conn) (uid int, stranger bool) {
+func (d *door) owner(c net.Conn) (uid int, otherUser bool) {
 	remote, isTCP := c.RemoteAddr().(*net.TCPAddr)
 	local, alsoTCP := c.LocalAddr().(*net.TCPAddr)
 	if !isTCP || !alsoTCP {
@@ -265,7 +265,7 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 		s.login(w, r)
 		return
 	}
-	if !proven && (!s.loopback || c.stranger) {
+	if !proven && (!s.loopback || c.otherUser) {
 		s.unproven(w, r)
 		return
 	}

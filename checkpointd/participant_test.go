@@ -151,7 +151,7 @@ func (c *nodesUnderTest) kill(n int) {
 }
 
 // TestTeam saves on three nodes, loses workers and nodes, and restores: all the same, from memory where that is left.
-func TestTeam(t *testing.T) {
+func TestNodes(t *testing.T) {
 	c := newNodesUnderTest(t, 3, nil)
 	c.begin(0, 1, 2)
 	c.load(fromNone, 0)
@@ -223,8 +223,8 @@ func (c *nodesUnderTest) end(order ...int) {
 	}
 }
 
-// TestTeamNotice has one of the nodes hear that its machine will go: the step of all is written, while all go on.
-func TestTeamNotice(t *testing.T) {
+// TestNodesNotice has one of the nodes hear that its machine will go: the step of all is written, while all go on.
+func TestNodesNotice(t *testing.T) {
 	c := newNodesUnderTest(t, 3, nil)
 	c.begin(0, 1, 2)
 	c.load(fromNone, 0)
@@ -263,8 +263,8 @@ func (c *nodesUnderTest) spread(step int64, loads uint64) {
 	})
 }
 
-// TestTeamReplicas loses a node whose copies others keep.
-func TestTeamReplicas(t *testing.T) {
+// TestNodesReplicas loses a node whose copies others keep.
+func TestNodesReplicas(t *testing.T) {
 	c := newNodesUnderTest(t, 4, func(cfg *Config) { cfg.Replicas = 2 })
 	c.begin(0, 1, 2, 3)
 	c.load(fromNone, 0)
@@ -279,8 +279,8 @@ func TestTeamReplicas(t *testing.T) {
 	c.onDisk(4)
 }
 
-// TestTeamDiskFails: a step is there whole, or not at all, and the error says on which node what failed.
-func TestTeamDiskFails(t *testing.T) {
+// TestNodesDiskFails: a step is there whole, or not at all, and the error says on which node what failed.
+func TestNodesDiskFails(t *testing.T) {
 	fail := &slowDisk{open: make(chan struct{})}
 	close(fail.open)
 	n := 0
@@ -307,9 +307,9 @@ func TestTeamDiskFails(t *testing.T) {
 	c.end(0, 1)
 }
 
-// TestTeamDamagedMemory: a damaged copy is neither restored nor written: another node's is, where there is one, else
+// TestNodesDamagedMemory: a damaged copy is neither restored nor written: another node's is, where there is one, else
 // the step before, by all.
-func TestTeamDamagedMemory(t *testing.T) {
+func TestNodesDamagedMemory(t *testing.T) {
 	for replicas, want := range map[int]int64{1: 1, 2: 2} {
 		c := newNodesUnderTest(t, 2, func(cfg *Config) { cfg.Replicas = replicas })
 		c.begin(0, 1)
@@ -340,8 +340,8 @@ func TestTeamDamagedMemory(t *testing.T) {
 	}
 }
 
-// TestTeamFull: where one rank finds no memory, nobody waits for its part: the others' waits end.
-func TestTeamFull(t *testing.T) {
+// TestNodesFull: where one rank finds no memory, nobody waits for its part: the others' waits end.
+func TestNodesFull(t *testing.T) {
 	n := 0
 	c := newNodesUnderTest(t, 2, func(cfg *Config) {
 		if n++; n == 2 {
@@ -359,8 +359,8 @@ func TestTeamFull(t *testing.T) {
 	c.end(0, 1)
 }
 
-// TestTeamOtherShards: a job goes on with another number of ranks. What is in memory is written, and let go.
-func TestTeamOtherShards(t *testing.T) {
+// TestNodesOtherShards: a job goes on with another number of ranks. What is in memory is written, and let go.
+func TestNodesOtherShards(t *testing.T) {
 	c := newNodesUnderTest(t, 3, func(cfg *Config) { cfg.Replicas = 2 })
 	c.begin(0, 1, 2)
 	c.save(1, false)
@@ -391,15 +391,15 @@ func TestTeamOtherShards(t *testing.T) {
 	c.end(0, 1)
 }
 
-// TestTeamStrangers: without the token nobody hears or says anything.
-func TestTeamStrangers(t *testing.T) {
+// TestNodesStrangers: without the token nobody hears or says anything.
+func TestNodesStrangers(t *testing.T) {
 	c := newNodesUnderTest(t, 2, nil)
 	c.begin(0, 1)
 	c.save(1, false)
 	for _, g := range []greeting{{Op: "join", Rank: 1}, {Op: "fetch"}, {Op: "find"}} {
 		d := c.nodes[0].cfg.domain()
 		d.Token = []byte("not the token of the job")
-		conn, err := dialPeer(t.Context(), d, c.nodes[0].team.id, g)
+		conn, err := dialPeer(t.Context(), d, c.nodes[0].participant.id, g)
 		if err == nil {
 			conn.Close()
 			t.Errorf("%s: a stranger was let in", g.Op)
@@ -414,7 +414,7 @@ func TestTeamStrangers(t *testing.T) {
 		{Op: "join", Rank: -1},
 		{Op: "?"},
 	} {
-		conn, err := dialPeer(t.Context(), c.nodes[0].cfg.domain(), c.nodes[0].team.id, g)
+		conn, err := dialPeer(t.Context(), c.nodes[0].cfg.domain(), c.nodes[0].participant.id, g)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -430,8 +430,8 @@ func TestTeamStrangers(t *testing.T) {
 	c.end(0, 1)
 }
 
-// TestTeamApart: nodes were given different directories. Both say so.
-func TestTeamApart(t *testing.T) {
+// TestNodesApart: nodes were given different directories. Both say so.
+func TestNodesApart(t *testing.T) {
 	c := newNodesUnderTest(t, 0, nil)
 	for _, dir := range []string{"/data/a", "/data/b"} {
 		c.change = func(cfg *Config) { cfg.Dir = dir }

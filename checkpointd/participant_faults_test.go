@@ -18,15 +18,15 @@ type noDir struct{ posix }
 func (noDir) MkdirAll(spot) error { return errors.New("stale file handle") }
 
 // What was left in memory stays there when its directory cannot be opened: it is all that there is.
-func TestTeamDirectoryGone(t *testing.T) {
+func TestNodesDirectoryGone(t *testing.T) {
 	c := newNodesUnderTest(t, 2, nil)
 	c.begin(0, 1)
 	c.save(1, false)
 	places := c.sigkillAll(0, 1)
 	c.change = func(cfg *Config) { cfg.disk = noDir{} }
-	heirs := c.heirs(places...)
-	c.meet(heirs...)
-	for rank, n := range heirs {
+	successors := c.successors(places...)
+	c.meet(successors...)
+	for rank, n := range successors {
 		w := dial(t, c.nodes[n])
 		if _, err := w.ask(request{
 			Op: "hello", Version: protocolVersion, Rank: rank, Shard: rank, Shards: 2, Saves: true,
@@ -36,13 +36,13 @@ func TestTeamDirectoryGone(t *testing.T) {
 		}
 		w.close()
 	}
-	c.end(heirs...)
+	c.end(successors...)
 	c.change = nil
-	heirs = c.heirs(places...)
-	c.begin(heirs...)
+	successors = c.successors(places...)
+	c.begin(successors...)
 	c.load(fromMemory, 1)
 	c.onDisk(1)
-	c.end(heirs...)
+	c.end(successors...)
 }
 
 // halfDisk makes one file, and then hangs.
@@ -59,7 +59,7 @@ func (d *halfDisk) Create(at spot) (*os.File, error) {
 }
 
 // A node is killed while it writes its part of a step. The agent that follows it writes that again.
-func TestTeamKilledWhileWriting(t *testing.T) {
+func TestNodesKilledWhileWriting(t *testing.T) {
 	d := &halfDisk{first: make(chan struct{}), open: make(chan struct{})}
 	c := newNodesUnderTest(t, 1, nil)
 	c.change = func(cfg *Config) { cfg.disk = d }
@@ -68,7 +68,7 @@ func TestTeamKilledWhileWriting(t *testing.T) {
 	c.begin(0, 1)
 	c.save(1, true)
 	<-d.first
-	order := append([]int{0}, c.heirs(c.sigkill(1))...)
+	order := append([]int{0}, c.successors(c.sigkill(1))...)
 	c.begin(order...)
 	c.load(fromMemory, 1)
 	c.onDisk(1)
@@ -77,7 +77,7 @@ func TestTeamKilledWhileWriting(t *testing.T) {
 }
 
 // While agents of torchrun take part workers write by themselves: what was in memory before is older.
-func TestTeamDirectRound(t *testing.T) {
+func TestNodesDirectRound(t *testing.T) {
 	c := newNodesUnderTest(t, 2, nil)
 	c.begin(0, 1)
 	c.save(1, true)
@@ -104,7 +104,7 @@ func TestTeamDirectRound(t *testing.T) {
 }
 
 // Two groups have gone on without each other. Where they meet the newer one's memory counts, and is written.
-func TestTeamLineagesMeet(t *testing.T) {
+func TestNodesLineagesMeet(t *testing.T) {
 	c := newNodesUnderTest(t, 4, nil)
 	c.begin(1, 0)
 	c.save(1, true)

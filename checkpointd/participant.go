@@ -18,9 +18,9 @@ import (
 // joinLimit is how long nodes wait for each other when a round begins. That they all meet was settled before.
 const joinLimit = time.Minute
 
-// team is this node's part among the nodes of a job: it reports to the leader what there is in memory, and does what
+// participant is this node's part among the nodes of a job: it reports to the leader what there is in memory, and does what
 // the leader's view asks for. Its fields are guarded by Service.mu, but those that never change.
-type team struct {
+type participant struct {
 	s *Service
 	// alone says that the job has this node only, which leads itself: see consultLocked.
 	alone      bool
@@ -58,12 +58,12 @@ type team struct {
 	serve   sync.WaitGroup
 }
 
-func newTeam(s *Service) *team {
-	return &team{s: s, id: peertls.NewIdentity("board"), poke: make(chan struct{}, 1)}
+func newParticipant(s *Service) *participant {
+	return &participant{s: s, id: peertls.NewIdentity("board"), poke: make(chan struct{}, 1)}
 }
 
 // open begins to listen for the other nodes, where they have a token.
-func (t *team) open(ctx context.Context) error {
+func (t *participant) open(ctx context.Context) error {
 	s := t.s
 	if !s.cfg.Several {
 		t.leadAlone()
@@ -90,7 +90,7 @@ func (t *team) open(ctx context.Context) error {
 // BeginRound is told of the round whose workers are about to start, and of the board that only its agents share: nil
 // where agents of others take part. again says that the round goes on, and only this node's workers start again.
 func (s *Service) BeginRound(ctx context.Context, r rendezvous.Round, board rendezvous.Board, again bool) error {
-	t := s.team
+	t := s.participant
 	if t.alone { // its rounds begin where the ones before end
 		return nil
 	}
@@ -105,7 +105,7 @@ func (s *Service) BeginRound(ctx context.Context, r rendezvous.Round, board rend
 }
 
 // begin joins the leader of a round.
-func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.Board) error {
+func (t *participant) begin(ctx context.Context, r rendezvous.Round, board rendezvous.Board) error {
 	s := t.s
 	t.leave()
 	ctx, cancel := context.WithTimeout(ctx, joinLimit)
@@ -146,7 +146,7 @@ func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.B
 		}
 		meet = t.follow
 	}
-	call, err := meet(ctx, r, board, t.standing(left))
+	call, err := meet(ctx, r, board, t.nodeState(left))
 	var conn net.Conn
 	if err == nil {
 		s.mu.Lock()
@@ -177,7 +177,7 @@ func (t *team) begin(ctx context.Context, r rendezvous.Round, board rendezvous.B
 }
 
 // join connects to the leader of a round, which may be this node.
-func (t *team) join(ctx context.Context, r rendezvous.Round, board rendezvous.Board, call roundCall) (net.Conn, error) {
+func (t *participant) join(ctx context.Context, r rendezvous.Round, board rendezvous.Board, call roundCall) (net.Conn, error) {
 	g := greeting{Op: "join", Rank: r.GroupRank, Round: r.Number, From: t.id}
 	if !t.local {
 		conn, err := dialPeer(ctx, t.s.cfg.domain(), peertls.Identity(call.Addr), g)
@@ -197,7 +197,7 @@ func (t *team) join(ctx context.Context, r rendezvous.Round, board rendezvous.Bo
 }
 
 // leave ends the connection to the leader of the round before.
-func (t *team) leave() {
+func (t *participant) leave() {
 	t.s.mu.Lock()
 	conn := t.conn
 	t.conn = nil
@@ -209,7 +209,7 @@ func (t *team) leave() {
 	t.serve.Wait()
 }
 
-func (t *team) wake() {
+func (t *participant) wake() {
 	select {
 	case t.poke <- struct{}{}:
 	default:
@@ -217,7 +217,7 @@ func (t *team) wake() {
 }
 
 // close ends the node's part. It returns what it has led, with the locks of its directories.
-func (t *team) close() *leading {
+func (t *participant) close() *leading {
 	if t.listener != nil {
 		_ = t.listener.Close()
 	}
@@ -229,14 +229,14 @@ func (t *team) close() *leading {
 }
 
 // leads is what this node leads, nil where another one does.
-func (t *team) leads() *leading {
+func (t *participant) leads() *leading {
 	t.s.mu.Lock()
 	defer t.s.mu.Unlock()
 	return t.leading
 }
 
 // lead sets what this node leads, and returns what it has led.
-func (t *team) lead(l *leading) (before *leading) {
+func (t *participant) lead(l *leading) (before *leading) {
 	t.s.mu.Lock()
 	defer t.s.mu.Unlock()
 	before, t.leading = t.leading, l
@@ -244,7 +244,7 @@ func (t *team) lead(l *leading) (before *leading) {
 }
 
 // drained waits until the leader says that nothing is to be written any more.
-func (t *team) drained(ctx context.Context) error {
+func (t *participant) drained(ctx context.Context) error {
 	s := t.s
 	told := time.NewTimer(time.Second)
 	defer told.Stop()
@@ -289,7 +289,7 @@ func (t *team) drained(ctx context.Context) error {
 
 // drainedLocked reports whether nothing is to be written any more. Of several nodes the leader says so, when the
 // workers of all have ended.
-func (t *team) drainedLocked() bool {
+func (t *participant) drainedLocked() bool {
 	if t.alone {
 		return !slices.ContainsFunc(t.s.allSetsLocked(), func(st *set) bool { return st.view.Busy })
 	}
@@ -297,10 +297,10 @@ func (t *team) drainedLocked() bool {
 }
 
 // lost reports whether the leader has gone before this node.
-func (t *team) lost() bool { return t.conn == nil && t.err != nil }
+func (t *participant) lost() bool { return t.conn == nil && t.err != nil }
 
 // leaveLast leaves, the node that leads after all others: they have heard then that all is done.
-func (t *team) leaveLast(ctx context.Context) {
+func (t *participant) leaveLast(ctx context.Context) {
 	t.byeLeader()
 	t.leave()
 	if l := t.leads(); l != nil {
@@ -309,7 +309,7 @@ func (t *team) leaveLast(ctx context.Context) {
 }
 
 // byeLeader has the node that leads hear that this one leaves, where no connection breaks by that.
-func (t *team) byeLeader() {
+func (t *participant) byeLeader() {
 	t.s.mu.Lock()
 	own, ok := t.conn.(*boardConn)
 	t.s.mu.Unlock()
@@ -319,7 +319,7 @@ func (t *team) byeLeader() {
 }
 
 // bye is byeLeader; whoever leads has the others hear that it leaves.
-func (t *team) bye() {
+func (t *participant) bye() {
 	t.byeLeader()
 	if l := t.leads(); l != nil {
 		var said sync.WaitGroup
