@@ -88,6 +88,7 @@ type Agent struct {
 	status   *report.StatusFile
 	events   *report.Events
 	watchdog *watchdog
+	beside   *sidecars // nil: none
 	stdin    *os.File
 	warm     *warm.Warmer // nil: workers start as usual
 	begun    time.Time    // what the deadline counts from: the first start of workers, or of waiting for their template
@@ -151,6 +152,7 @@ func (a *Agent) Run(ctx context.Context) (res Result, err error) {
 		res.LogDir = a.logs.RunDir()
 	}
 	if err != nil && a.status != nil {
+		a.beside.end()
 		o := report.OutcomeOf(err, job.ReasonInternal)
 		if g := a.group; g != nil && g.finished && len(g.running()) == 0 {
 			o.Exits = g.exits()
@@ -170,7 +172,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	if a.status, err = report.OpenStatus(report.StatusConfig{
 		Path: job.StatusFile, TerminationLog: a.TerminationLog, RunID: a.Plan.RunID, Name: a.Plan.Title(),
 		Node: a.Plan.Hostname, Workers: a.Plan.Procs, Outputs: []*os.File{a.Stdout, a.Stderr}, Log: a.Log, Now: time.Now,
-		Ranks: a.Steering.ranks, Accounting: a.Steering.accounting, Changed: a.Steering.tell,
+		Ranks: a.Steering.ranks, Sidecars: a.Steering.sidecars, Accounting: a.Steering.accounting, Changed: a.Steering.tell,
 	}); err != nil {
 		return err
 	}
@@ -214,6 +216,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 			return fmt.Errorf("cannot give the workers an empty standard input: %w", err)
 		}
 	}
+	a.openSidecars()
 	if err := a.openWarm(ctx); err != nil {
 		return err
 	}
@@ -265,6 +268,7 @@ func (a *Agent) close(ctx context.Context, succeeded bool) error {
 	if a.stopPushing != nil {
 		a.stopPushing()
 	}
+	a.beside.end()
 	var errs []error
 	errs = append(errs, a.warm.Close(), a.closeCheckpoints(ctx))
 	if a.watchdog != nil {

@@ -342,6 +342,7 @@ func (a *Agent) finish(ctx context.Context, o report.Outcome, d policy.Decision)
 	if o.Status != errhint.OK && a.Plan.Job.CompatExit {
 		o.Status = 1
 	}
+	a.beside.end()
 	a.status.Finished(o)
 	a.summarize()
 	res.Status = o.Status

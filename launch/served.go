@@ -12,6 +12,7 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/printable"
 	"muster/launch/control"
+	"muster/launch/job"
 	"muster/launch/report"
 	"muster/rendezvous"
 )
@@ -97,6 +98,7 @@ func hear(ctx context.Context, b rendezvous.Board, groupRank int) *heardStatus {
 		return nil
 	}
 	d.Tasks, d.Ranks = d.Tasks[:1], d.Ranks[:min(len(d.Ranks), mostRanks)]
+	d.Sidecars = d.Sidecars[:min(len(d.Sidecars), job.MaxSidecars)]
 	return &h
 }
 

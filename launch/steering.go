@@ -56,6 +56,7 @@ type Steering struct {
 	events control.Events
 
 	mu     sync.Mutex
+	beside *sidecars // nil: none
 	status report.Status
 	places []workerPlace // by local rank
 	// askedEnd is why the whole job is to end, nil where nobody has asked for that; ends end the contexts of who runs
@@ -190,7 +191,7 @@ func (s *Steering) Status() report.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d := s.status
-	d.Ranks, d.Accounting, d.Hang = s.ranksLocked(), s.accountingLocked(), s.lastHang
+	d.Ranks, d.Sidecars, d.Accounting, d.Hang = s.ranksLocked(), s.beside.told(), s.accountingLocked(), s.lastHang
 	return d
 }
 
@@ -386,7 +387,7 @@ func (s *Steering) ranksLocked() []report.Rank {
 func (s *Steering) lookedUp() report.Status {
 	s.mu.Lock()
 	d := s.status
-	d.Ranks, d.Accounting, d.Hang = s.ranksLocked(), s.accountingLocked(), s.lastHang
+	d.Ranks, d.Sidecars, d.Accounting, d.Hang = s.ranksLocked(), s.beside.told(), s.accountingLocked(), s.lastHang
 	workers := make([]*worker, 0, len(s.places))
 	var pids []int
 	for _, p := range s.places {

@@ -243,7 +243,7 @@ const fakeVariable = "MUSTER_FAKE"
 // are those of the dialect.
 func misspelt(env environ, flags []string) []string {
 	// Names that other parts of muster read, or that muster gives its workers and a muster inside a worker inherits.
-	known := []string{"FAKE", "FAKE_NODE", "SIMULATED", "SIMULATION", "RUN_DIR", "ROUND", "SOCKET", "CKPT_MEMORY", "REPLICA"}
+	known := []string{"FAKE", "FAKE_NODE", "SIMULATED", "SIMULATION", "RUN_DIR", "ROUND", "SOCKET", "CKPT_MEMORY", "REPLICA", "SIDECAR_INDEX"}
 	for _, s := range settings() {
 		known = append(known, variable("", s.flag))
 		if s.alias != "" {
@@ -323,5 +323,6 @@ func checkRules(r *Request, words map[string]given, wrong *problems) {
 		rules.DelayMax = rules.Delay
 	}
 	settleCheck(r, words, wrong)
+	settleSidecars(r, words, wrong)
 	settleCheckpoint(r, words, wrong)
 }

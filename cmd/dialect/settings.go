@@ -380,6 +380,11 @@ func ownSettings() []setting {
 			set:  func(r *Request, text string) error { r.Job.See.HTTP = text; return nil },
 		},
 		{
+			flag: "sidecar", separator: several, arg: "COMMAND", group: groupMuster, anywhere: true, use: use{byAgents},
+			help: "Run COMMAND, in words as for a shell, beside the workers on the first node, as in 'tensorboard --logdir runs --port 6006'. It starts again when it ends, and ends with the job. May be given again; in a variable, one on each line.",
+			set:  checkSidecars,
+		},
+		{
 			flag: "events", arg: "FILE", group: groupMuster, anywhere: true, use: always,
 			help: "Append what happens to the job to FILE, a line of JSON for each event.",
 			set:  func(r *Request, text string) error { r.Job.See.EventsFile = text; return nil },

@@ -37,7 +37,7 @@ var legal = map[string]string{
 	"retryable-exit-codes": "3", "fatal-exit-codes": "3", "backoff-limit": "3", "restart-limit": "3", "restart-backoff": "3:70s",
 	"success-policy": "rank0", "fail-policy": "all",
 	"clean-policy": "none", "log-dir": "d", "redirects": "3", "tee": "3", "local-ranks-filter": "0", "log-line-prefix-template": "x:",
-	"event-log-handler": "console", "status-file": "s", "summary": "s", "http": "127.0.0.1:0", "events": "e",
+	"event-log-handler": "console", "status-file": "s", "summary": "s", "http": "127.0.0.1:0", "events": "e", "sidecar": "watch d",
 	"config": "empty", "log-level": "error", "ckpt": "on", "ckpt-dir": "d", "ckpt-rate": "5MB", "ckpt-shim": "on", "ckpt-slots": "2",
 	"ckpt-signal": "USR1", "ckpt-on-file": "f",
 	"ckpt-on-command": "c", "ckpt-notices": "off",

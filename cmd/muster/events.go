@@ -195,6 +195,21 @@ func eventText(e *control.Event) string {
 			text += ", because muster has stopped it"
 		}
 		return text
+	case control.SidecarStarted, control.SidecarExited:
+		text := "sidecar " + e.Message
+		switch {
+		case e.PID == 0: // it could not be started, and the message says why
+		case e.Type == control.SidecarStarted:
+			text += fmt.Sprintf(": process %d started", e.PID)
+		case e.Signal != "":
+			text += fmt.Sprintf(": process %d was killed by %s", e.PID, e.Signal)
+		case e.ExitCode != nil:
+			text += fmt.Sprintf(": process %d ended with status %d", e.PID, *e.ExitCode)
+		}
+		if e.Stopped {
+			text += ", because muster has stopped it"
+		}
+		return text
 	case control.WorkersHang:
 		return "the workers hang: " + e.Message
 	case control.StopRequested, control.RestartRequested, control.PauseRequested, control.ResumeRequested, control.ScaleRequested,

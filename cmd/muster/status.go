@@ -186,6 +186,9 @@ func writeStatusText(w io.Writer, d *control.Answer, wide bool, now time.Time) e
 	if d.Message != "" {
 		say(w, "  %s\n", printable.Output(d.Message))
 	}
+	for i := range d.Sidecars {
+		say(w, "  %s\n", sidecarText(&d.Sidecars[i], now))
+	}
 	for _, t := range d.Tasks {
 		if t.LastKnown != nil {
 			say(w, "  node %s does not answer: last known %s ago\n", printable.Output(t.Node), since(t.LastKnown, now))

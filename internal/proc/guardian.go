@@ -19,7 +19,7 @@ type guardianState struct {
 	Marker   string   `json:"marker,omitempty"`
 	Cgroup   string   `json:"cgroup,omitempty"`
 	Sessions []ident  `json:"sessions,omitempty"` // workers, running or ended; pid = group = session
-	Others   []ident  `json:"others,omitempty"`   // the same of templates and spare workers, which a lease does not concern
+	Others   []ident  `json:"others,omitempty"`   // the same of templates, spare workers and what runs beside, which a lease does not concern
 	Escaped  []ident  `json:"escaped,omitempty"`  // what left those sessions
 	Remove   []string `json:"remove,omitempty"`
 	Lease    int64    `json:"lease,omitempty"` // see Tree.SetLease; in ns of the monotonic clock, 0: none
@@ -148,7 +148,7 @@ func (t *Tree) guardianStateLocked() guardianState {
 		switch p.role {
 		case asWorker:
 			st.Sessions = append(st.Sessions, p.id)
-		case asTemplate:
+		case asTemplate, asBeside:
 			st.Others = append(st.Others, p.id)
 		case asGuardian:
 		}

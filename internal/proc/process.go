@@ -22,6 +22,7 @@ const (
 	asWorker   role = iota
 	asTemplate      // forks workers
 	asGuardian      // not part of the job
+	asBeside        // of the job, and no worker
 )
 
 // Process is one worker that Tree.Start or Tree.StartSpares started. Its methods may be called by several goroutines at

@@ -67,6 +67,9 @@ func (t *Tree) adoptLocked(m *member, s snapshot) bool {
 		m.owner = w
 		return true
 	}
+	if p := t.live[m.sid]; p != nil && p.role == asBeside {
+		return false // StopBeside ends it
+	}
 	if w, ok := t.seen[m.ident]; ok {
 		m.owner = w
 		return true

@@ -36,6 +36,9 @@ const (
 	NodeJoined   EventType = "NodeJoined"
 	NodeLost     EventType = "NodeLost"
 	NodeExcluded EventType = "NodeExcluded"
+	// SidecarStarted and SidecarExited are of a process that runs beside the workers.
+	SidecarStarted EventType = "SidecarStarted"
+	SidecarExited  EventType = "SidecarExited"
 	// CheckpointCommitted says that a step is on disk under its name.
 	CheckpointCommitted EventType = "CheckpointCommitted"
 )

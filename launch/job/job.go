@@ -60,6 +60,8 @@ type Job struct {
 	Hang HangRules
 	// Logs says where the workers' output goes.
 	Logs LogRules
+	// Sidecars are commands, each as its words, that run beside the workers on the node with group rank 0.
+	Sidecars [][]string
 	// InheritStdin gives the workers our standard input, as torchrun does; otherwise they read /dev/null, unless a
 	// job's only worker is on a terminal: it reads from there where NoStdin does not forbid it.
 	InheritStdin, NoStdin bool
@@ -104,6 +106,9 @@ type SeeRules struct {
 	// Keep is how long after the end of the job its events and its last status are kept.
 	Keep time.Duration
 }
+
+// MaxSidecars is the most that a job has.
+const MaxSidecars = 16
 
 // MaxProcs is the largest number of workers on one node that is taken for meant.
 const MaxProcs = 4096

@@ -20,6 +20,7 @@ const (
 	errorFileName = "error.json"
 	keptStdout    = "filtered_stdout.log"
 	keptStderr    = "filtered_stderr.log"
+	sidecarDir    = "sidecar_" // and its number
 )
 
 // logDir is the directory of one run, below the user's --log-dir or in a temporary one.

@@ -86,7 +86,8 @@ type Plan struct {
 	cpus      [][]int // by local rank; nil: workers are not bound
 	unbound   error   // why they are not, where that was asked for
 	warm      WarmCommand
-	cold      error // why no template can be made, where one was asked for
+	sidecars  []string // the programs of Job.Sidecars
+	cold      error    // why no template can be made, where one was asked for
 	// token says that the launcher has brought the job's.
 	token      bool
 	passedOver error // why RunDir does not lie where a variable says, or nil
@@ -132,6 +133,9 @@ func New(j job.Job, m Machine) (*Plan, error) {
 		if p.warm, p.cold = planWarm(command, p.entry, j.Warm.Auto, m.Dir, environ); p.cold == nil {
 			p.cold = warmBound(p.cpus, environ)
 		}
+	}
+	if err := p.findSidecars(environ); err != nil {
+		return nil, err
 	}
 	places := rundir.FindPlaces(m.RuntimeDir, m.TempDir)
 	p.RunDir, p.passedOver = filepath.Join(places.Parent, rundir.Name(p.RunID)), places.PassedOver

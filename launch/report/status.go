@@ -57,6 +57,8 @@ type Status struct {
 	Ranks        []Rank      `json:"ranks,omitempty"`
 	Conditions   []Condition `json:"conditions"`
 	RootCause    *Cause      `json:"rootCause,omitempty"`
+	// Sidecars are the processes that run beside the workers.
+	Sidecars []Sidecar `json:"sidecars,omitempty"`
 	// Hang is the last time that no worker showed a sign of life, nil for never. It is there where it was asked for.
 	Hang *Hang `json:"hang,omitempty"`
 	// Accounting is what time went to, nil where it is not known.
@@ -235,7 +237,7 @@ func (d Status) shortened(limit int) []byte {
 	if ok {
 		return text
 	}
-	d.Ranks, d.Accounting, cause.Traceback = nil, nil, ""
+	d.Ranks, d.Sidecars, d.Accounting, cause.Traceback = nil, nil, nil, ""
 	for text, ok = fits(); !ok && len(cause.LastLines) > 0; text, ok = fits() {
 		cause.LastLines = cause.LastLines[1:]
 	}

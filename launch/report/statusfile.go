@@ -37,6 +37,8 @@ type StatusConfig struct {
 	Outputs []*os.File
 	// Ranks are the workers here at this moment; nil: they are not told one by one.
 	Ranks func() []Rank
+	// Sidecars are the processes beside them at this moment; nil: there are none.
+	Sidecars func() []Sidecar
 	// Accounting is what time went to until this moment; nil: it is not told.
 	Accounting func() *Accounting
 	// Changed is told each state, and keeps it. It must not wait for anybody. nil: nobody is told.
@@ -364,6 +366,9 @@ func (s *StatusFile) tell() {
 func (s *StatusFile) write() {
 	if s.cfg.Ranks != nil {
 		s.doc.Ranks = s.cfg.Ranks()
+	}
+	if s.cfg.Sidecars != nil {
+		s.doc.Sidecars = s.cfg.Sidecars()
 	}
 	s.tell() // first: a disk may take its time
 	if s.cfg.Accounting != nil {

@@ -98,7 +98,7 @@ func (w *WorldStatus) merged() *Status {
 		return nil
 	}
 	d := *base
-	d.Tasks, d.Ranks, d.Counts = nil, nil, Counts{}
+	d.Tasks, d.Ranks, d.Sidecars, d.Counts = nil, nil, w.sidecars(), Counts{}
 	for i, doc := range w.docs {
 		switch {
 		case doc == nil && w.lost[i]:

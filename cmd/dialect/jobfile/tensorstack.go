@@ -164,7 +164,7 @@ func pytorchTrainingJob(v value) {
 			"cleanPodPolicy": clean("All", "Unfinished", "None"),
 		}),
 		"scheduler":       scheduler,
-		"tensorboardSpec": cluster("start TensorBoard beside the job, as in tensorboard --logdir DIR"),
+		"tensorboardSpec": cluster("--sidecar 'tensorboard --logdir DIR' runs TensorBoard beside the job"),
 		"service":         cluster(whyNetwork),
 	})
 	if r.wrong != nil {

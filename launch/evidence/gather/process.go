@@ -50,10 +50,8 @@ func (l *look) prepare() {
 		if err != nil {
 			continue
 		}
-		if inode, is := strings.CutPrefix(link, "socket:["); is {
-			if n, err := strconv.ParseUint(strings.TrimSuffix(inode, "]"), 10, 64); err == nil {
-				l.inodes = append(l.inodes, n)
-			}
+		if inode, is := socketInode(link); is {
+			l.inodes = append(l.inodes, inode)
 		} else if link == own {
 			memory = name
 		}

@@ -4,11 +4,14 @@ import (
 	"encoding/hex"
 	"net/netip"
 	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"muster/internal/proc"
 	"muster/launch/evidence"
 )
 
@@ -60,6 +63,44 @@ func (s sockets) of(l *look) (own []evidence.Socket) {
 		}
 	}
 	return own
+}
+
+// Listening are the addresses at which processes of a tree take connections, each once.
+func Listening(tree []proc.Seen) (at []netip.AddrPort) {
+	looked := make([]*look, 0, min(len(tree), mostOfRank))
+	for _, p := range tree[:min(len(tree), mostOfRank)] {
+		l := &look{Seen: p}
+		names, _ := filepath.Glob(l.path("fd/*")) // a process that has ended has none
+		for _, name := range names[:min(len(names), mostFiles)] {
+			link, _ := os.Readlink(name)
+			if inode, is := socketInode(link); is {
+				l.inodes = append(l.inodes, inode)
+			}
+		}
+		looked = append(looked, l)
+	}
+	tables := readSockets(looked)
+	for _, l := range looked {
+		table := tables[l.space()]
+		for _, inode := range l.inodes {
+			s, is := table[inode]
+			addr, err := netip.ParseAddrPort(s.Local)
+			if is && err == nil && s.State == "listening" && !slices.Contains(at, addr) {
+				at = append(at, addr)
+			}
+		}
+	}
+	return at
+}
+
+// socketInode is the inode of a socket, by what a link in /proc/PID/fd says.
+func socketInode(link string) (uint64, bool) {
+	text, is := strings.CutPrefix(link, "socket:[")
+	if !is {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(strings.TrimSuffix(text, "]"), 10, 64)
+	return n, err == nil
 }
 
 // parseSocket reads a line of /proc/net/tcp.

@@ -88,7 +88,27 @@ function drawJob() {
   show($("resume"), pauses);
   put($("message"), why);
   show($("message"), why !== "");
+  drawSidecars(d.sidecars ?? []);
   drawFailure();
+}
+
+function drawSidecars(list) {
+  const ul = $("sidecars");
+  show(ul, list.length > 0);
+  while (ul.children.length > list.length) ul.lastChild.remove();
+  while (ul.children.length < list.length) {
+    const li = document.createElement("li");
+    li.append(document.createElement("i"), document.createElement("span"));
+    ul.append(li);
+  }
+  list.forEach((s, i) => {
+    const ill = s.healthy === false || s.state === "Restarting", runs = s.state === "Running" && !ill;
+    const port = s.port ? `port ${s.port} ${s.healthy ? "takes connections" : "takes no connections"}` : null;
+    const [mark, text] = ul.children[i].children;
+    mark.style.background = `var(--${runs ? "running" : ill ? "failed" : "stopped"})`;
+    put(text, [`Sidecar ${s.index} on ${s.node} (${s.command}): ${s.state}`, s.pid ? "process " + s.pid : null, port, plural(s.restarts, "restart"),
+      exitText(s.lastExit ?? null), s.problem].filter(Boolean).join(" · "));
+  });
 }
 
 function drawFailure() {
@@ -259,6 +279,8 @@ function sentence(e) {
       const why = [e.reason, e.message].filter(Boolean).join(": ");
       return who + `${e.phase}, round ${e.generation}, ${plural(e.restartCount, "restart")}` + (e.exitCode !== undefined ? `, exit status ${e.exitCode}` : "") + (why ? ": " + why : "");
     }
+    case "SidecarStarted": return who + `sidecar ${e.message}: process ${e.pid} started`;
+    case "SidecarExited": return who + `sidecar ${e.message}` + (e.pid ? `: process ${e.pid} ` + (e.signal ? "was killed by " + e.signal : "ended with status " + e.exitCode) : "") + (e.stopped ? ", because muster has stopped it" : "");
     case "WorkerStarted": return who + `rank ${e.rank}, process ${e.pid}, started`;
     case "WorkerExited": return who + `rank ${e.rank}, process ${e.pid}, ` + (e.signal ? "was killed by " + e.signal : "ended with status " + e.exitCode) + (e.stopped ? ", because muster has stopped it" : "");
   }
@@ -268,7 +290,8 @@ function sentence(e) {
 }
 function eventClass(e) {
   if (e.type === "WorkerExited") return e.exitCode && !e.stopped ? "failed" : "";
-  if (e.type === "CheckFailed" || e.type === "NodeLost" || e.type === "NodeExcluded") return "failed";
+  if (e.type === "SidecarStarted" || e.type === "SidecarExited" && (e.stopped || !e.exitCode)) return "";
+  if (e.type === "SidecarExited" || e.type === "CheckFailed" || e.type === "NodeLost" || e.type === "NodeExcluded") return "failed";
   if (e.type.startsWith("Checkpoint") || e.type === "CheckPassed") return "succeeded";
   return e.type === "PhaseChanged" ? stateOf(e.phase) : "restarting";
 }
