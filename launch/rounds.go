@@ -164,7 +164,7 @@ func (a *Agent) meet(ctx context.Context) (*Result, error) {
 	a.meeting = &meeting{Round: round, began: time.Now(), verdicts: round.Verdict()}
 	a.Steering.completed(round, time.Since(began))
 	a.tellOtherPort(round)
-	a.beside.follow(round.GroupRank == 0)
+	a.beside.follow(ctx, round.GroupRank == 0)
 	a.events.Joined(before, restarts, time.Since(began))
 	if err := a.entered(ctx); err != nil {
 		return nil, err

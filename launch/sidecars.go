@@ -113,12 +113,11 @@ func (s *sidecars) told() (list []report.Sidecar) {
 
 // follow has the sidecars run where this node has group rank 0 in the round that was met, and end elsewhere. It waits
 // for neither.
-func (s *sidecars) follow(first bool) {
+func (s *sidecars) follow(ctx context.Context, first bool) {
 	switch {
 	case s == nil || s.ending || first == (s.cancel != nil):
 	case first:
-		var ctx context.Context
-		ctx, s.cancel = context.WithCancel(context.Background())
+		ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx)) // they end after the workers
 		for _, c := range s.list {
 			s.wg.Go(func() { s.run(ctx, c) })
 		}
@@ -177,12 +176,11 @@ func (s *sidecars) run(ctx context.Context, c *sidecar) {
 		pause = min(2*pause, sidecarPauseMost)
 	}
 	s.set(c, func(d *report.Sidecar) {
-		switch {
-		case d.State == report.PhaseTerminating || d.State == report.PhaseStopped:
+		if d.State == report.PhaseTerminating || d.State == report.PhaseStopped {
 			d.State = report.PhaseStopped
-		default:
-			d.State = "" // it runs elsewhere
+			return
 		}
+		d.State = "" // it runs elsewhere
 	})
 }
 

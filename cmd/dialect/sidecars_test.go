@@ -12,7 +12,11 @@ func TestSidecarSettings(t *testing.T) {
 	content := map[string]string{"conf.yaml": "sidecar: [watch one, 'watch two']\n"}
 	own := []string{"--config", "conf.yaml", "--sidecar", "tensorboard --logdir 'my runs' --port=6006", "--sidecar=sh -c \"sleep 1\""}
 	want := [][]string{
-		{"watch", "one"}, {"watch", "two"}, {"from", "a"}, {"variable"}, {"tensorboard", "--logdir", "my runs", "--port=6006"},
+		{"watch", "one"},
+		{"watch", "two"},
+		{"from", "a"},
+		{"variable"},
+		{"tensorboard", "--logdir", "my runs", "--port=6006"},
 		{"sh", "-c", "sleep 1"},
 	}
 	native, err := files(content, env, append(append([]string{"run"}, own...), "--", "prog")...)

@@ -137,7 +137,7 @@ func (s *besideStop) look() (found []*procInfo, err error) {
 	walk = func(parent int, below bool) {
 		for _, p := range snap.kids[parent] {
 			in := below || s.seen[p.ident]
-			if in && !(p.dead() && p.ppid != s.t.self.PID) { // who is dead below another one goes with that one
+			if in && (!p.dead() || p.ppid == s.t.self.PID) { // who is dead below another one goes with that one
 				s.seen[p.ident] = true
 				found = append(found, p)
 			}

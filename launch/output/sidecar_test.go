@@ -40,7 +40,8 @@ func TestSidecarOutput(t *testing.T) {
 		out, err, f string
 	}{
 		"files": {
-			job.LogRules{Dir: "DIR"}, "[sidecar 1] one 1\n[sidecar 1] one 2\n", "[sidecar 1] two 1\n[sidecar 1] two 2\n",
+			job.LogRules{Dir: "DIR"},
+			"[sidecar 1] one 1\n[sidecar 1] one 2\n", "[sidecar 1] two 1\n[sidecar 1] two 2\n",
 			"one 1\none 2\n",
 		},
 		"pipes": {
