@@ -25,6 +25,7 @@ const eventsEvery = 500 * time.Millisecond
 func newEventsCmd(a *app) *cobra.Command {
 	var follow bool
 	var output string
+	var page *pageFlags
 	cmd := &cobra.Command{
 		Use:   "events [-f] [-o json] [JOB]",
 		Short: "Show what has happened to a job",
@@ -44,7 +45,10 @@ name it by its run id, or give no name for the last one where none runs.
 			if output != "" && output != asJSON {
 				return errhint.Usagef("-o %q: the only other form is json", output)
 			}
-			job, parts, err := a.pickJob(cmd.Context(), args)
+			job, parts, err := a.jobAt(cmd.Context(), page, args)
+			if err != nil && page.at != "" {
+				return err
+			}
 			if err != nil {
 				runs, err := a.endedOrLast(args, err)
 				if err != nil {
@@ -59,6 +63,7 @@ name it by its run id, or give no name for the last one where none runs.
 			return e.show(cmd.Context(), follow)
 		},
 	}
+	page = pageFlagsOf(cmd)
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the job ends")
 	cmd.Flags().StringVarP(&output, "output", "o", "", "json: an object per line")
 	fixedWords(cmd, map[string][]string{"output": {asJSON}})

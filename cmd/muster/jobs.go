@@ -10,10 +10,12 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
 	"muster/internal/errhint"
 	"muster/internal/printable"
+	"muster/internal/tokenfile"
 	"muster/launch/control"
 	"muster/launch/control/history"
 	"muster/launch/rundir"
@@ -49,6 +51,49 @@ func (a *app) findJobs(ctx context.Context) (found []control.Found, where string
 	}
 	found, err = control.Find(ctx, places)
 	return found, strings.Join(places.All(), ", "), err
+}
+
+// pageFlags say at which page a job is asked, and by which token.
+type pageFlags struct{ at, tokenFile string }
+
+// pageFlagsOf adds the flags of a command that may ask a job at its page.
+func pageFlagsOf(cmd *cobra.Command) *pageFlags {
+	var f pageFlags
+	cmd.Flags().StringVar(&f.at, "at", "", "ask the job whose page (--http) is at `HOST:PORT`, on whichever machine it runs")
+	cmd.Flags().StringVar(&f.tokenFile, "token-file", "",
+		"with --at: the job's token. A page by http shows it to whoever reads the network: prefer ssh -L, or https")
+	return &f
+}
+
+// client is that of the page; nil where none is named.
+func (a *app) pageClient(f *pageFlags) (*control.Client, error) {
+	if f.at == "" {
+		if f.tokenFile != "" {
+			return nil, errhint.With(errhint.Usagef("--token-file goes with --at: jobs of yours on this machine ask for no token"), "give --at HOST:PORT")
+		}
+		return nil, nil
+	}
+	var token []byte
+	if f.tokenFile != "" {
+		var err error
+		if token, err = tokenfile.Read(f.tokenFile, zerolog.New(a.stderr)); err != nil {
+			return nil, err
+		}
+	}
+	return control.At(f.at, string(token))
+}
+
+// jobAt is pickJob, or the job at the page that the flags name.
+func (a *app) jobAt(ctx context.Context, f *pageFlags, args []string) (control.Found, []control.Found, error) {
+	c, err := a.pageClient(f)
+	if err != nil {
+		return control.Found{}, nil, err
+	}
+	if c == nil {
+		return a.pickJob(ctx, args)
+	}
+	job, err := control.FindAt(ctx, c, strings.Join(args, ""))
+	return job, []control.Found{job}, err
 }
 
 // pickJob finds the job that the arguments name, and the musters of its parts here, itself first.

@@ -9,6 +9,7 @@ import (
 // newMetricsCmd is "muster metrics".
 func newMetricsCmd(a *app) *cobra.Command {
 	var world bool
+	var page *pageFlags
 	cmd := &cobra.Command{
 		Use:   "metrics [--world] [JOB]",
 		Short: "Print a job's metrics in the text format of Prometheus",
@@ -21,7 +22,7 @@ too, as far as they have told of themselves.
 		Annotations: map[string]string{exitAnnotation: jobsStatus},
 		Args:        oneJob,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			job, _, err := a.pickJob(cmd.Context(), args)
+			job, _, err := a.jobAt(cmd.Context(), page, args)
 			if err != nil {
 				return err
 			}
@@ -37,6 +38,7 @@ too, as far as they have told of themselves.
 			return err
 		},
 	}
+	page = pageFlagsOf(cmd)
 	cmd.Flags().BoolVar(&world, "world", false, "the ranks of all nodes, and not of this one alone")
 	cmd.ValidArgsFunction = a.completeJob
 	return cmd

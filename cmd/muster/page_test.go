@@ -80,6 +80,7 @@ func TestPageOfAJob(t *testing.T) {
 	if status, text := get(http.MethodGet, "api/v1/ranks/1/logs", ""); status != 200 || !strings.Contains(text, `"text":"rank 1 is here"`) {
 		t.Errorf("its output: %d %s", status, text)
 	}
+	askedAtPage(t, url, token)
 	if status, text := get(http.MethodPost, "api/v1/stop", ""); status != 403 {
 		t.Errorf("stopped without a token: %d %s", status, text)
 	}
@@ -100,6 +101,45 @@ func TestPageOfAJob(t *testing.T) {
 	steering(t, j.runtimeDir, "ps", "-a").expect(t, 0, "paged", "(status 143, ")
 	steering(t, j.runtimeDir, "ps").expect(t, 0, "no job of yours runs here")
 	steering(t, j.runtimeDir, "events").expect(t, 0)
+}
+
+// askedAtPage asks the job of TestPageOfAJob at its page, from where no run directory of it is found.
+func askedAtPage(t *testing.T, url, token string) {
+	t.Helper()
+	elsewhere := t.TempDir()
+	at := strings.TrimSuffix(strings.TrimPrefix(url, "http://"), "/")
+	steering(t, elsewhere, "ps", "--at", at).expect(t, 0, "paged", "Running")
+	steering(t, elsewhere, "status", "--at", url, "page").expect(t, 0, "job paged (sh): Running")
+	steering(t, elsewhere, "top", "--at", at, "--token-file", token).expect(t, 0, "paged")
+	steering(t, elsewhere, "events", "--at", at, "-o", "json").expect(t, 0, `"type":"WorkerStarted"`)
+	steering(t, elsewhere, "metrics", "--world", "--at", at).expect(t, 0, "# TYPE muster_")
+	steering(t, elsewhere, "scale", "3", "--at", at, "--token-file", token).expect(t, 2, "the page at "+at+": ")
+	steering(t, elsewhere, "resume", "--at", at, "--token-file", token, "--", "other.py").expect(t, 2, "cannot take a new command")
+	wrong := filepath.Join(elsewhere, "token")
+	if err := os.WriteFile(wrong, []byte("another-token-of-another-job\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	free, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody := free.Addr().String()
+	_ = free.Close()
+	for _, c := range []struct {
+		args []string
+		says string
+	}{
+		{[]string{"restart", "--at", at}, "only who has shown the job's token may steer it"},
+		{[]string{"restart", "--at", at, "--token-file", wrong}, "only who has shown the job's token may steer it"},
+		{[]string{"status", "--at", at, "another"}, "the job at " + at + " is paged, and not \"another\""},
+		{[]string{"status", "--at", nobody}, "no page is served at " + nobody},
+		{[]string{"stop", "--at", "ftp://" + at}, "--at \"ftp://" + at + "\" is no address of a page"},
+		{[]string{"stop", "--at", "node7"}, "give HOST:PORT"},
+		{[]string{"stop", "--token-file", token}, "--token-file goes with --at"},
+		{[]string{"stop", "--at", at, "--token-file", wrong + ".none"}, "cannot read the job's token"},
+	} {
+		steering(t, elsewhere, c.args...).expect(t, 2, c.says)
+	}
 }
 
 // TestSimulatedJobIsKnown: what is kept of a simulated job says how it has ended, when no node answers any more.

@@ -11,6 +11,7 @@ import (
 
 // newPauseCmd is "muster pause".
 func newPauseCmd(a *app) *cobra.Command {
+	var page *pageFlags
 	cmd := &cobra.Command{
 		Use:   "pause [JOB]",
 		Short: "End the workers of a job, and keep all else until muster resume",
@@ -23,15 +24,17 @@ can be asked, in each phase: a job that starts or restarts pauses before its wor
 		Annotations: map[string]string{exitAnnotation: jobsStatus},
 		Args:        oneJob,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.steer(cmd.Context(), args, func(ctx context.Context, c *control.Client) (string, error) { return c.Pause(ctx) })
+			return a.steer(cmd.Context(), page, args, func(ctx context.Context, c *control.Client) (string, error) { return c.Pause(ctx) })
 		},
 	}
+	page = pageFlagsOf(cmd)
 	cmd.ValidArgsFunction = a.completeJob
 	return cmd
 }
 
 // newResumeCmd is "muster resume".
 func newResumeCmd(a *app) *cobra.Command {
+	var page *pageFlags
 	cmd := &cobra.Command{
 		Use:   "resume [JOB] [-- COMMAND [ARGUMENTS]]",
 		Short: "Start the workers of a paused job again, by another command if one is given",
@@ -52,10 +55,11 @@ and its arguments. Where a node cannot run it, as it lacks a file, the job stays
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			names, words := beforeDash(cmd, args)
-			return a.steer(cmd.Context(), names,
+			return a.steer(cmd.Context(), page, names,
 				func(ctx context.Context, c *control.Client) (string, error) { return c.Resume(ctx, words) })
 		},
 	}
+	page = pageFlagsOf(cmd)
 	cmd.ValidArgsFunction = a.completeJob
 	return cmd
 }

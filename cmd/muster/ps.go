@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -21,6 +22,7 @@ import (
 func newPsCmd(a *app) *cobra.Command {
 	var output string
 	var ended bool
+	var page *pageFlags
 	cmd := &cobra.Command{
 		Use:   "ps [-a] [-o json]",
 		Short: "List the jobs of this user that run on this machine",
@@ -38,11 +40,10 @@ Jobs are found in the run directories below XDG_RUNTIME_DIR, TMPDIR and /tmp.`,
 			if output != "" && output != "json" {
 				return errhint.Usagef("-o %q: the only other form is json", output)
 			}
-			found, where, err := a.findJobs(cmd.Context())
+			jobs, where, err := a.listJobs(cmd.Context(), page)
 			if err != nil {
 				return err
 			}
-			jobs := control.Jobs(found)
 			slices.SortStableFunc(jobs, func(x, y control.Found) int { return cmp.Compare(x.RunID(), y.RunID()) })
 			var past []history.Run
 			if ended {
@@ -62,8 +63,24 @@ Jobs are found in the run directories below XDG_RUNTIME_DIR, TMPDIR and /tmp.`,
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "", "json: a list of objects")
 	cmd.Flags().BoolVarP(&ended, "all", "a", false, "those that have ended, too")
+	page = pageFlagsOf(cmd)
+	cmd.MarkFlagsMutuallyExclusive("all", "at")
 	fixedWords(cmd, map[string][]string{"output": {"json"}})
 	return cmd
+}
+
+// listJobs are the jobs of this machine, or the one at a page. where says for people where they were looked for.
+func (a *app) listJobs(ctx context.Context, page *pageFlags) (jobs []control.Found, where string, err error) {
+	c, err := a.pageClient(page)
+	if err != nil {
+		return nil, "", err
+	}
+	if c != nil {
+		job, err := control.FindAt(ctx, c, "")
+		return []control.Found{job}, page.at, err
+	}
+	found, where, err := a.findJobs(ctx)
+	return control.Jobs(found), where, err
 }
 
 // psEntry is a job as ps -o json has it.

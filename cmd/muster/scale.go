@@ -12,6 +12,7 @@ import (
 
 // newScaleCmd is "muster scale".
 func newScaleCmd(a *app) *cobra.Command {
+	var page *pageFlags
 	cmd := &cobra.Command{
 		Use:   "scale N [JOB]",
 		Short: "Have an elastic job go on with N nodes",
@@ -28,15 +29,17 @@ nodes that serve the store and coordinate stay. Where it has fewer, spare nodes 
 			if err != nil || n < 1 {
 				return errhint.With(errhint.Usagef("%q is no number of nodes", args[0]), "muster scale N [JOB]")
 			}
-			return a.steer(cmd.Context(), args[1:], func(ctx context.Context, c *control.Client) (string, error) { return c.Scale(ctx, n) })
+			return a.steer(cmd.Context(), page, args[1:], func(ctx context.Context, c *control.Client) (string, error) { return c.Scale(ctx, n) })
 		},
 	}
+	page = pageFlagsOf(cmd)
 	cmd.ValidArgsFunction = a.completeJobBehindOne
 	return cmd
 }
 
 // newKillNodeCmd is "muster kill-node".
 func newKillNodeCmd(a *app) *cobra.Command {
+	var page *pageFlags
 	cmd := &cobra.Command{
 		Use:   "kill-node NODE [JOB]",
 		Short: "Rehearse the loss of a node",
@@ -48,10 +51,11 @@ the machine were lost. NODE is the node's group rank or its name (muster status)
 		Annotations: map[string]string{exitAnnotation: jobsStatus},
 		Args:        behindOne("a node"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.steer(cmd.Context(), args[1:],
+			return a.steer(cmd.Context(), page, args[1:],
 				func(ctx context.Context, c *control.Client) (string, error) { return c.KillNode(ctx, args[0]) })
 		},
 	}
+	page = pageFlagsOf(cmd)
 	cmd.ValidArgsFunction = a.completeJobBehindOne
 	return cmd
 }

@@ -39,8 +39,9 @@ const watchEvery = time.Second
 func newStatusCmd(a *app) *cobra.Command {
 	var output string
 	var watch bool
+	var page *pageFlags
 	cmd := &cobra.Command{
-		Use:   "status [-o wide|json|yaml] [--watch] [JOB]",
+		Use:   "status [-o wide|json|yaml] [--watch] [--at HOST:PORT] [JOB]",
 		Short: "Show how a job stands: its phase, and each rank of all its nodes",
 		Long: `Show how a job stands: its phase and why it is that one, and each rank of all its nodes. Any
 node of a job can be asked. What another node has said of itself is at most a second old;
@@ -60,7 +61,10 @@ muster was killed: name it by its run id.
 			if !slices.Contains([]string{asTable, asWide, asJSON, asYAML}, output) {
 				return errhint.Usagef("-o %q: choose one of wide, json and yaml", output)
 			}
-			job, _, err := a.pickJob(cmd.Context(), args)
+			job, _, err := a.jobAt(cmd.Context(), page, args)
+			if err != nil && page.at != "" {
+				return err
+			}
 			if err != nil {
 				runs, err := a.ended(args, err)
 				if err != nil {
@@ -78,6 +82,7 @@ muster was killed: name it by its run id.
 			return writeStatus(a.stdout, d, output, time.Now())
 		},
 	}
+	page = pageFlagsOf(cmd)
 	cmd.Flags().StringVarP(&output, "output", "o", asTable, "wide: more columns; json, yaml: all that is known")
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "show it again each second until the job ends")
 	fixedWords(cmd, map[string][]string{"output": {asWide, asJSON, asYAML}})

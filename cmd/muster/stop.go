@@ -11,6 +11,7 @@ import (
 // newStopCmd is "muster stop".
 func newStopCmd(a *app) *cobra.Command {
 	var now bool
+	var page *pageFlags
 	cmd := &cobra.Command{
 		Use:   "stop [--now] [JOB]",
 		Short: "Stop a job on all its nodes",
@@ -22,16 +23,18 @@ and SIGKILL after --grace. Any node of the job can be asked. The job ends with s
 		Annotations: map[string]string{exitAnnotation: jobsStatus},
 		Args:        oneJob,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.steer(cmd.Context(), args, func(ctx context.Context, c *control.Client) (string, error) { return c.Stop(ctx, now) })
+			return a.steer(cmd.Context(), page, args, func(ctx context.Context, c *control.Client) (string, error) { return c.Stop(ctx, now) })
 		},
 	}
 	cmd.Flags().BoolVar(&now, "now", false, "without grace: workers get SIGKILL; also for a job that is being stopped")
+	page = pageFlagsOf(cmd)
 	cmd.ValidArgsFunction = a.completeJob
 	return cmd
 }
 
 // newRestartCmd is "muster restart".
 func newRestartCmd(a *app) *cobra.Command {
+	var page *pageFlags
 	cmd := &cobra.Command{
 		Use:   "restart [JOB]",
 		Short: "Restart all workers of a job",
@@ -42,16 +45,17 @@ a new round. No restart is counted, so that --max-restarts is not used up.
 		Annotations: map[string]string{exitAnnotation: jobsStatus},
 		Args:        oneJob,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.steer(cmd.Context(), args, func(ctx context.Context, c *control.Client) (string, error) { return c.Restart(ctx) })
+			return a.steer(cmd.Context(), page, args, func(ctx context.Context, c *control.Client) (string, error) { return c.Restart(ctx) })
 		},
 	}
+	page = pageFlagsOf(cmd)
 	cmd.ValidArgsFunction = a.completeJob
 	return cmd
 }
 
 // steer asks the job that the arguments name for something, and prints what follows.
-func (a *app) steer(ctx context.Context, args []string, ask func(context.Context, *control.Client) (string, error)) error {
-	job, _, err := a.pickJob(ctx, args)
+func (a *app) steer(ctx context.Context, page *pageFlags, args []string, ask func(context.Context, *control.Client) (string, error)) error {
+	job, _, err := a.jobAt(ctx, page, args)
 	if err != nil {
 		return err
 	}

@@ -25,6 +25,7 @@ import (
 // newTopCmd is "muster top".
 func newTopCmd(a *app) *cobra.Command {
 	every := time.Second
+	var page *pageFlags
 	cmd := &cobra.Command{
 		Use:   "top [--every TIME] [JOB]",
 		Short: "Watch the ranks of a job in the terminal, failed and slow ones first",
@@ -41,13 +42,14 @@ scroll. Where standard output is no terminal it is written once.
 			if every < 100*time.Millisecond {
 				return errhint.Usagef("--every %v: give at least 100ms", every)
 			}
-			job, _, err := a.pickJob(cmd.Context(), args)
+			job, _, err := a.jobAt(cmd.Context(), page, args)
 			if err != nil {
 				return err
 			}
 			return a.top(cmd.Context(), job.Client(), every)
 		},
 	}
+	page = pageFlagsOf(cmd)
 	cmd.Flags().DurationVar(&every, "every", every, "how often it is looked at the job")
 	cmd.ValidArgsFunction = a.completeJob
 	return cmd

@@ -27,9 +27,12 @@ const Patience = 5 * time.Second
 // mostAnswer bounds what is read of an answer, in bytes: some hundred for each rank of the world.
 const mostAnswer = 64 << 20
 
-// Client asks at the socket of one run directory.
+// Client asks at the socket of one run directory, or at the page of a job.
 type Client struct {
+	// dir is the run directory, of a page its address.
 	dir string
+	// page is nil for a client of a run directory.
+	page *page
 	// pid is the process that listens there, once it was reached.
 	pid int
 }
@@ -129,11 +132,14 @@ func (c *Client) ask(ctx context.Context, method, path string, body, to any) err
 		}
 		content = bytes.NewReader(text)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://muster"+path, content)
+	req, err := c.request(ctx, method, path, content)
 	if err != nil {
 		return err
 	}
-	transport := &http.Transport{DialContext: c.dial, DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: mostHeader}
+	transport := &http.Transport{DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: mostHeader}
+	if c.page == nil {
+		transport.DialContext = c.dial
+	}
 	defer transport.CloseIdleConnections()
 	resp, err := transport.RoundTrip(req)
 	if err != nil {
@@ -145,8 +151,15 @@ func (c *Client) ask(ctx context.Context, method, path string, body, to any) err
 		return c.explain(ctx, err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		f := failure{Status: errhint.Internal}
-		if err := json.Unmarshal(text, &f); err != nil || f.Error == "" {
+		var f failure
+		err := json.Unmarshal(text, &f)
+		if c.page != nil {
+			return c.page.refused(resp, f)
+		}
+		if f.Status == 0 {
+			f.Status = errhint.Internal
+		}
+		if err != nil || f.Error == "" {
 			f.Error = "the answer is " + resp.Status
 		}
 		return errhint.Code(errhint.With(errors.New(printable.Output(f.Error)), printable.Output(f.Hint)), f.Status)
@@ -161,8 +174,27 @@ func (c *Client) ask(ctx context.Context, method, path string, body, to any) err
 	return nil
 }
 
+// request is a request for a path of the control socket.
+func (c *Client) request(ctx context.Context, method, path string, content io.Reader) (*http.Request, error) {
+	if c.page == nil {
+		return http.NewRequestWithContext(ctx, method, "http://muster"+path, content)
+	}
+	address, err := c.page.address(path)
+	if err != nil {
+		return nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, method, address, content)
+	if err == nil {
+		c.page.show(req)
+	}
+	return req, err
+}
+
 // explain says why there is no answer.
 func (c *Client) explain(ctx context.Context, err error) error {
+	if c.page != nil {
+		return c.page.silent(ctx, err)
+	}
 	who := c.dir
 	if c.pid > 0 {
 		who += " (pid " + strconv.Itoa(c.pid) + ")"

@@ -22,6 +22,8 @@ type Found struct {
 	// Answer is what it has said of its own part; nil where Err says why nobody has answered.
 	Answer *Answer
 	Err    error
+	// client is that of a page; nil: the run directory is asked.
+	client *Client
 }
 
 // Dead reports whether the directory belongs to a muster that has died.
@@ -42,7 +44,12 @@ func (f *Found) RunID() string {
 func (f *Found) part() bool { return f.Answer != nil && f.Answer.Muster.Part }
 
 // Client asks there.
-func (f *Found) Client() *Client { return Dial(f.Dir) }
+func (f *Found) Client() *Client {
+	if f.client != nil {
+		return f.client
+	}
+	return Dial(f.Dir)
+}
 
 // Find asks at all run directories of this user for what they are, at most Patience long. Where names are given, only
 // directories whose names begin with one of them are asked.

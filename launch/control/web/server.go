@@ -311,6 +311,10 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request, c *client, proven
 	case pathAPI + "stream":
 		s.stream(w, r, true, proven)
 	case pathAPI + "events":
+		if r.Header.Get("Accept") == "application/json" { // as muster events --at asks
+			s.steer.ServeHTTP(w, r)
+			return
+		}
 		s.stream(w, r, false, proven)
 	default:
 		if n, is := strings.CutSuffix(verb, "/logs"); is {
@@ -338,7 +342,7 @@ func (s *Server) metrics(w http.ResponseWriter, r *http.Request) {
 // steers reports whether a verb changes something.
 func steers(verb string) bool {
 	switch verb {
-	case "stop", "restart", "pause", "resume":
+	case "stop", "restart", "pause", "resume", "scale", "kill-node":
 		return true
 	}
 	return false
