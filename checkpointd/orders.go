@@ -21,6 +21,7 @@ func (s *Service) carryOutLocked(v *planner.SetView) {
 	s.learnLocked(st, v)
 	st.view = *v
 	st.slots.told = &toldMoments{complete: v.Complete, dead: v.Dead}
+	s.noteSavedLocked(st)
 	st.repin(v.Pin)
 	for _, m := range v.Verify {
 		s.verifyLocked(st, m)

@@ -54,6 +54,9 @@ type Config struct {
 	// Committed is told of each step that got its name on disk by this node, in which directory and how long that took;
 	// nil: nobody is. It must not block.
 	Committed func(step int64, dir string, took time.Duration)
+	// Saved is told of steps that all ranks have saved to memory, each with its directory and when that was so: on the
+	// node that leads, and of several within savedApart the newest. nil: nobody is. It must not block.
+	Saved func(step int64, dir string, at time.Time)
 
 	// disk and available are the real ones where they are nil, the times are leftLimit, waitRanks and boardBeat where
 	// they are 0.
@@ -99,6 +102,7 @@ type Service struct {
 	begun    time.Time
 	written  written
 	setID    int // numbers the sets in the label
+	saved    savedSteps
 }
 
 // Open begins to listen.
@@ -128,6 +132,10 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 		return nil, errors.Join(err, s.listener.Close())
 	}
 	s.wg.Go(s.accept)
+	if cfg.Saved != nil {
+		s.saved.news = make(chan struct{}, 1)
+		s.wg.Go(s.tellSaved)
+	}
 	return s, nil
 }
 

@@ -67,7 +67,7 @@ type Agent struct {
 	// Checker examines the nodes before workers start; nil: nothing is examined.
 	Checker Checker
 	// OpenCheckpoints opens what keeps checkpoints, reached by workers at a socket; nil: nothing does.
-	OpenCheckpoints func(ctx context.Context, socket string, committed Committed) (Checkpoints, error)
+	OpenCheckpoints func(ctx context.Context, socket string, told CheckpointEvents) (Checkpoints, error)
 	// Notices are where the agent hears from that this machine will be taken away.
 	Notices []*preempt.Source
 	// Guardian is the command of the guardian process.

@@ -37,8 +37,12 @@ type Checkpoints interface {
 	Close() error
 }
 
-// Committed is told of each step of a checkpoint that got its name on disk.
-type Committed = func(step int64, dir string, took time.Duration)
+// CheckpointEvents is told what becomes of the steps of checkpoints. It waits for nobody.
+type CheckpointEvents struct {
+	// Committed is told of each step that got its name on disk, Saved of steps that all ranks have saved to memory.
+	Committed func(step int64, dir string, took time.Duration)
+	Saved     func(step int64, dir string, at time.Time)
+}
 
 // openCheckpoints makes our Python ready, and whatever keeps checkpoints.
 func (a *Agent) openCheckpoints(ctx context.Context) (err error) {
@@ -67,7 +71,8 @@ func (a *Agent) openCheckpoints(ctx context.Context) (err error) {
 	if a.OpenCheckpoints == nil {
 		return nil
 	}
-	if a.checkpoints, err = a.OpenCheckpoints(ctx, a.Plan.CheckpointSocket(), a.Steering.committed); err != nil {
+	if a.checkpoints, err = a.OpenCheckpoints(ctx, a.Plan.CheckpointSocket(),
+		CheckpointEvents{a.Steering.committed, a.Steering.saved}); err != nil {
 		return err
 	}
 	a.Steering.gathers(func(m *report.Measured) {

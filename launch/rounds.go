@@ -135,8 +135,9 @@ func (a *Agent) abandon(ctx context.Context, g *WorkerGroup, err error) error {
 // meet waits for the next round. It returns a result where the job ends meanwhile, for this node or for all.
 func (a *Agent) meet(ctx context.Context) (*Result, error) {
 	var before *rendezvous.Round
-	if a.meeting != nil {
-		before = &a.meeting.Round
+	last := a.meeting
+	if last != nil {
+		before = &last.Round
 	}
 	restarts := a.policy.Restarts()
 	began := time.Now()
@@ -163,6 +164,7 @@ func (a *Agent) meet(ctx context.Context) (*Result, error) {
 	}
 	a.meeting = &meeting{Round: round, began: time.Now(), verdicts: round.Verdict()}
 	a.Steering.completed(round, time.Since(began))
+	a.Steering.otherNodes(last, round)
 	a.tellOtherPort(round)
 	a.beside.follow(ctx, round.GroupRank == 0)
 	a.events.Joined(before, restarts, time.Since(began))

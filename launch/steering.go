@@ -310,20 +310,60 @@ func (s *Steering) checked(out CheckOutcome, d *policy.Decision, err error, took
 	}
 }
 
-// changedNodes says that a round ends because nodes came or went.
-func (s *Steering) changedNodes(v rendezvous.Verdict) {
+// nodeChange is what a verdict says of a node, false where it says nothing of any.
+func nodeChange(v rendezvous.Verdict) (control.EventType, bool) {
 	kind, is := map[string]control.EventType{
 		"NodeLost": control.NodeLost, "NodeReturned": control.NodeJoined, "ScaleUp": control.NodeJoined,
 		string(job.ReasonNodeStopped): control.NodeLost, string(job.ReasonLeaseOver): control.NodeLost,
 	}[v.Reason]
-	if is {
+	return kind, is
+}
+
+// changedNodes says that a round ends because nodes came or went.
+func (s *Steering) changedNodes(v rendezvous.Verdict) {
+	if kind, is := nodeChange(v); is {
 		s.happened(kind, func(e *control.Event) { e.Subject, e.Reason, e.Message = v.Node, job.Reason(v.Reason), v.Message })
+	}
+}
+
+// otherNodes says which nodes have come or gone between two rounds, as far as the end of the first has not: before is nil
+// for a node that was in none.
+func (s *Steering) otherNodes(before *meeting, r rendezvous.Round) {
+	tell := func(kind control.EventType, reason, message string) {
+		s.happened(kind, func(e *control.Event) {
+			e.Generation, e.RestartCount, e.Reason, e.Message = r.Number, r.Restarts, job.Reason(reason), message
+		})
+	}
+	if before == nil {
+		if r.Number > 0 {
+			tell(control.NodeJoined, "", "this node has joined the job, which ran without it")
+		}
+		return
+	}
+	if before.verdict == nil {
+		return
+	}
+	kind, told := nodeChange(*before.verdict)
+	more := r.GroupWorldSize - before.GroupWorldSize
+	if told && kind == control.NodeLost {
+		more++
+	}
+	switch reason := before.verdict.Reason; {
+	case more > 0 && kind != control.NodeJoined:
+		tell(control.NodeJoined, reason, wording.Plural(more, "node")+" joined: "+wording.Plural(r.GroupWorldSize, "node")+" take part now")
+	case more < 0 && (reason == "StoreLost" || reason == "HostStopped" || reason == "CoordinatorAnew"):
+		tell(control.NodeLost, reason, wording.Plural(-more, "node")+" did not come back: "+before.verdict.Message)
 	}
 }
 
 // committed says that a step of a checkpoint has got its name on disk.
 func (s *Steering) committed(step int64, dir string, took time.Duration) {
 	s.happened(control.CheckpointCommitted, func(e *control.Event) { e.Step, e.Message, e.Seconds = &step, dir, took.Seconds() })
+}
+
+// saved says that all ranks have saved a step of a checkpoint to memory.
+func (s *Steering) saved(step int64, dir string, at time.Time) {
+	s.happened(control.CheckpointSaved, func(e *control.Event) { e.Time, e.Step, e.Message = at, &step, dir })
 }
 
 // workerEvent is something that has happened to a worker.

@@ -23,12 +23,12 @@ func (a *app) memoryDir() string {
 
 // checkpointService opens what keeps the checkpoints of a plan's workers.
 func checkpointService(plan *plan.Plan, at place.Reach, memory string, log zerolog.Logger) func(context.Context,
-	string, launch.Committed) (launch.Checkpoints, error) {
-	return func(ctx context.Context, socket string, committed launch.Committed) (launch.Checkpoints, error) {
+	string, launch.CheckpointEvents) (launch.Checkpoints, error) {
+	return func(ctx context.Context, socket string, told launch.CheckpointEvents) (launch.Checkpoints, error) {
 		rules := plan.Job.Checkpoint
 		cfg := checkpointd.Config{
 			Socket: socket, RunID: plan.RunID, Workers: plan.Procs, Slots: rules.Slots, Keep: rules.Keep, Rate: rules.Rate,
-			Dir: plan.CheckpointDir(), Log: log, Committed: committed,
+			Dir: plan.CheckpointDir(), Log: log, Committed: told.Committed, Saved: told.Saved,
 		}
 		if plan.CheckpointsOutlive() {
 			cfg.Memory = memory

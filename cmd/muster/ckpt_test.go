@@ -51,7 +51,7 @@ func TestFlashCheckpoint(t *testing.T) {
 			t.Errorf("it was told %d times\n%s", told, got.stderr)
 		}
 		runs[die] = losses(got.stdout)
-		if types := eventTypes(t, events); types[control.CheckpointCommitted] == 0 || die != "" && types[control.RendezvousCompleted] != 2 {
+		if types := eventTypes(t, events); types[control.CheckpointCommitted] == 0 || types[control.CheckpointSaved] == 0 || die != "" && types[control.RendezvousCompleted] != 2 {
 			t.Errorf("events: %v", types)
 		}
 		steps, err := checkpointd.List(dir)

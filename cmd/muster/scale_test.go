@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"muster/internal/testutil"
+	"muster/launch/control"
 	"muster/launch/report"
 )
 
@@ -149,7 +150,8 @@ func TestScaleLauncher(t *testing.T) {
 func TestKillNode(t *testing.T) {
 	t.Parallel()
 	flags, _ := staticFlags(t, 3)
-	m := newMeet(t, untilStopped, append(flags, "--nproc-per-node=1", "--max-restarts=9")...)
+	events := filepath.Join(t.TempDir(), "events.jsonl") // of all nodes
+	m := newMeet(t, untilStopped, append(flags, "--nproc-per-node=1", "--max-restarts=9", "--events="+events)...)
 	m.native = true
 	node := func(rank int) *testJob {
 		return m.start(rank, fmt.Sprintf("--node-rank=%d", rank), fmt.Sprintf("--local-addr=127.0.0.%d", rank+1))
@@ -168,5 +170,9 @@ func TestKillNode(t *testing.T) {
 	steering(t, agents[0].runtimeDir, "stop").expect(t, 0)
 	for _, j := range agents {
 		m.ends(j, 143)
+	}
+	// Each loss is told by the two that are left, and each return by them and by the node itself.
+	if types := eventTypes(t, events); types[control.NodeLost] != 4 || types[control.NodeJoined] != 6 {
+		t.Errorf("%v", types)
 	}
 }

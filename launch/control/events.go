@@ -39,6 +39,8 @@ const (
 	// SidecarStarted and SidecarExited are of a process that runs beside the workers.
 	SidecarStarted EventType = "SidecarStarted"
 	SidecarExited  EventType = "SidecarExited"
+	// CheckpointSaved says that all ranks have saved a step to memory.
+	CheckpointSaved EventType = "CheckpointSaved"
 	// CheckpointCommitted says that a step is on disk under its name.
 	CheckpointCommitted EventType = "CheckpointCommitted"
 )
@@ -116,17 +118,21 @@ func (e *Events) add(event Event) {
 	}
 }
 
-// forget makes room for a quarter of the list, not with each event. Those of single workers go first: a restart of many
+// frequent reports whether many events of a kind may come in a short time: those of single workers, and steps that are
+// saved again and again.
+func (e *Event) frequent() bool { return e.Rank != nil || e.Type == CheckpointSaved }
+
+// forget makes room for a quarter of the list, not with each event. Frequent ones go first: a restart of many workers
 // would take away all that is known of the job.
 func (e *Events) forget() {
-	var workers, gone int
+	var frequent, gone int
 	for i := range e.list {
-		if e.list[i].Rank != nil {
-			workers++
+		if e.list[i].frequent() {
+			frequent++
 		}
 	}
 	e.list = slices.DeleteFunc(e.list, func(event Event) bool {
-		drop := gone < mostEvents/4 && (event.Rank != nil || workers < mostEvents/4)
+		drop := gone < mostEvents/4 && (event.frequent() || frequent < mostEvents/4)
 		if drop {
 			gone++
 		}
