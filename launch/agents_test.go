@@ -70,6 +70,8 @@ type testNode struct {
 	Pipes        bool          // output goes to the console alone
 	// Checks are what the checks before the rounds say, by round; nil: nothing is checked.
 	Checks map[int]testCheck
+	// Hang are the job's rules for workers that hang.
+	Hang job.HangRules
 	// OnNodeFault is the job's.
 	OnNodeFault string
 }
@@ -130,7 +132,7 @@ func runTestAgent(config string) error {
 	}
 	plan, err := plan.New(job.Job{
 		Dialect: "run", RunID: "agents", Procs: strconv.Itoa(n.Procs), Role: "default",
-		Command: command, Warm: warm, Restart: n.Restart,
+		Command: command, Warm: warm, Restart: n.Restart, Hang: n.Hang,
 		Stop: job.StopRules{Grace: n.Grace}, Logs: job.LogRules{Dir: n.path("logs"), Redirect: toFiles},
 		StatusFile: n.path("status.json"),
 		Environ:    append([]string{"PATH=" + os.Getenv("PATH"), "NODE=" + n.Dir, "ALL=" + filepath.Dir(n.Dir)}, n.Environ...),

@@ -81,9 +81,14 @@ type Steering struct {
 	closed  chan struct{}
 	closing sync.Once
 	look    sync.WaitGroup // who looks until it is closed
-	// looking has room for one who looks at the workers; lastHang is what was found the last time that they hung.
-	looking  chan struct{}
-	lastHang *report.Hang
+	// looking has room for one who looks at the workers; nextLook is the number under which the nodes of the round are
+	// asked the next time. lives is when workers have shown signs of life, where somebody looks for these, coresWished
+	// when some were seen that waited for a core. lastHang is what was found the last time that they hung.
+	looking     chan struct{}
+	nextLook    int
+	lives       map[*worker]time.Time
+	coresWished time.Time
+	lastHang    *report.Hang
 	// gather add to what is measured.
 	gather []func(*report.Measured)
 }
@@ -478,7 +483,7 @@ func (s *Steering) take(ctx context.Context, r rendezvous.Round) (end func()) {
 	b := roundBoard{groupRank: r.GroupRank, nodes: r.GroupWorldSize}
 	b.Board = r.Board()
 	s.mu.Lock()
-	s.board, s.others, s.inRound = b, map[int]heardStatus{}, true
+	s.board, s.others, s.inRound, s.nextLook = b, map[int]heardStatus{}, true, 0
 	s.mu.Unlock()
 	left := func() {
 		s.mu.Lock()
@@ -494,6 +499,7 @@ func (s *Steering) take(ctx context.Context, r rendezvous.Round) (end func()) {
 	wg.Go(func() { s.listen(ctx, b) })
 	wg.Go(func() { s.listenPause(ctx, b) })
 	wg.Go(func() { s.listenKill(ctx, b) })
+	wg.Go(func() { s.listenLooks(ctx, b) })
 	return func() {
 		left()
 		cancel()

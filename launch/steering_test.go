@@ -29,7 +29,7 @@ func testSteering(t *testing.T, node string, groupRank, nodes int, board rendezv
 	t.Helper()
 	s := &Steering{
 		plan: &plan.Plan{Hostname: node}, log: zerolog.New(io.Discard), now: make(chan struct{}), restarts: make(chan chan error),
-		changed: make(chan struct{}, 1), others: map[int]heardStatus{},
+		changed: make(chan struct{}, 1), others: map[int]heardStatus{}, looking: make(chan struct{}, 1),
 	}
 	s.tell(report.Status{
 		RunID: "it", Nodes: nodes, GroupRank: groupRank, Phase: report.PhaseRunning, Counts: report.Counts{Running: 1},

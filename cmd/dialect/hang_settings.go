@@ -19,8 +19,6 @@ var (
 			return r.Job.Hang.Action != job.HangRestart || r.Job.Restart.MaxRestarts > 0
 		},
 	}
-	agentsWatch = when("in a job of several nodes, whose nodes do not tell each other yet that their workers are silent",
-		"leave it out: muster diagnose shows on each node what its ranks do", func(j *job.Job) bool { return j.Alone() })
 )
 
 // hangSettings say what becomes of a job whose workers show no sign of life.
@@ -28,8 +26,8 @@ func hangSettings() []setting {
 	return []setting{
 		{
 			flag: "hang-timeout", form: formTime, arg: "TIME", def: "0s", group: groupExits, anywhere: true,
-			use:  use{byAgents, agentsWatch},
-			help: "The workers hang when none of them has shown a sign of life for this long: output, CPU time, a checkpoint, or where a program tells of its steps (muster.progress), a step. What they do is then looked at, explained in one sentence and kept in the log directory; --on-hang says what follows. It must be longer than anything that is silent for good reasons. 0: nobody looks.",
+			use:  use{byAgents},
+			help: "The workers hang when none of them, on all nodes, has shown a sign of life for this long: output, CPU time, a checkpoint, or where a program tells of its steps (muster.progress), a step. What they do is then looked at, explained in one sentence and kept in the log directory; --on-hang says what follows. It must be longer than anything that is silent for good reasons. 0: nobody looks.",
 			set:  func(r *Request, text string) error { return setTime(&r.Job.Hang.Timeout, text) },
 		},
 		{

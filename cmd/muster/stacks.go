@@ -42,7 +42,7 @@ func newStacksCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stacks [--native] [--out FILE] [JOB]",
 		Short: "Show the stacks of all workers of a job, equal ones folded",
-		Long: `Show what all workers of a job on this machine do at the same moment, and the processes that
+		Long: `Show what all workers of a job do at the same moment, on all its nodes, and the processes that
 they have started: Python's stacks where the job was started with --stacks on or
 --hang-timeout, else what the kernel tells. Equal stacks are shown once, with the ranks that
 are in them, the fewest first. Nothing is stopped for it.
@@ -67,7 +67,7 @@ for flame graphs read it, .pb.gz is for pprof, .txt the same text as is shown.
 			}
 			groups := evidence.Merge(nodes, native)
 			var text bytes.Buffer
-			at := nodes[0].At
+			at := nodes[0].At // a node's clock
 			title := fmt.Sprintf("stacks of job %s at %s", name, at.Local().Format(time.DateTime))
 			if err := stacksForms[form](&text, title, at, groups); err != nil {
 				return err
@@ -105,7 +105,7 @@ func newDiagnoseCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diagnose [-o json] [JOB]",
 		Short: "Say which rank of a job holds up the others, and why",
-		Long: `Look at all workers of a job on this machine at the same moment, and say in one sentence which
+		Long: `Look at all workers of a job at the same moment, on all its nodes, and say in one sentence which
 ranks hold up others and what they do, and which wait for them; below it stands what was seen.
 It is one look: a job that goes on well is seen in the midst of a step. Where the evidence is
 not enough it says between which causes it cannot tell. Python's stacks are part of it where
@@ -153,7 +153,7 @@ the job was started with --stacks on or --hang-timeout (docs/hangs.md).
 // notSeen says what could not be looked at.
 func (a *app) notSeen(nodes []evidence.Node, missing []string) {
 	for _, m := range missing {
-		say(a.stderr, "muster: the ranks of node %s are not here: ask there\n", printable.Output(m))
+		say(a.stderr, "muster: node %s does not say what its ranks do\n", printable.Output(m))
 	}
 	for _, n := range nodes {
 		for _, note := range n.Notes {
@@ -162,8 +162,7 @@ func (a *app) notSeen(nodes []evidence.Node, missing []string) {
 	}
 }
 
-// look has all musters of a job on this machine look at their workers at once. missing are nodes of it that are
-// elsewhere.
+// look has all nodes of a job look at their workers at once. missing are the nodes that have not said what they see.
 func (a *app) look(ctx context.Context, args []string) (nodes []evidence.Node, missing []string, name string, err error) {
 	picked, parts, err := a.pickJob(ctx, args)
 	if err != nil {
@@ -174,28 +173,34 @@ func (a *app) look(ctx context.Context, args []string) (nodes []evidence.Node, m
 		return nil, nil, "", errhint.With(errhint.Usagef("no worker of job %s runs under a muster of this machine", picked.RunID()),
 			"ask on the machines where they run: muster status shows them")
 	}
-	seen, errs := make([]evidence.Node, len(parts)), make([]error, len(parts))
+	all, err := parts[0].Client().Evidence(ctx, control.World)
+	if len(parts) > 1 && (err != nil || len(all.Missing) > 0) { // where nodes cannot ask each other those here are asked
+		here, failed := lookHere(ctx, parts)
+		if len(here) > len(all.Nodes) {
+			all.Nodes, err = here, failed
+			names := map[string]bool{}
+			for _, n := range here {
+				names[n.Node] = true
+			}
+			all.Missing = slices.DeleteFunc(all.Missing, func(n string) bool { return names[n] })
+		}
+	}
+	return all.Nodes, all.Missing, picked.RunID(), err
+}
+
+// lookHere has musters of this machine look at their workers at once. An error says why none could.
+func lookHere(ctx context.Context, parts []control.Found) (nodes []evidence.Node, err error) {
+	seen, errs := make([]control.Looked, len(parts)), make([]error, len(parts))
 	var wg sync.WaitGroup
 	for i := range parts {
-		wg.Go(func() { seen[i], errs[i] = parts[i].Client().Evidence(ctx) })
+		wg.Go(func() { seen[i], errs[i] = parts[i].Client().Evidence(ctx, control.Node) })
 	}
 	wg.Wait()
-	here := map[int]bool{}
-	for i := range parts {
-		if errs[i] == nil {
-			nodes = append(nodes, seen[i])
-			here[parts[i].Answer.GroupRank] = true
-		}
+	for _, s := range seen {
+		nodes = append(nodes, s.Nodes...)
 	}
 	if len(nodes) == 0 {
-		return nil, nil, "", errors.Join(errs...)
+		return nil, errors.Join(errs...)
 	}
-	if world, err := picked.Client().Status(ctx, control.World); err == nil && world.Nodes > len(nodes) {
-		for i, t := range world.Tasks {
-			if !here[i] {
-				missing = append(missing, t.Node)
-			}
-		}
-	}
-	return nodes, missing, picked.RunID(), nil
+	return nodes, nil
 }

@@ -18,7 +18,6 @@ import (
 	"muster/internal/durable"
 	"muster/internal/errhint"
 	"muster/internal/printable"
-	"muster/launch/evidence"
 )
 
 // Patience is how long an answer is waited for.
@@ -77,8 +76,8 @@ func (c *Client) Metrics(ctx context.Context, scope Scope) (text []byte, err err
 }
 
 // Evidence asks what the processes of the workers do.
-func (c *Client) Evidence(ctx context.Context) (n evidence.Node, err error) {
-	return n, c.ask(ctx, http.MethodGet, pathEvidence, nil, &n)
+func (c *Client) Evidence(ctx context.Context, scope Scope) (l Looked, err error) {
+	return l, c.ask(ctx, http.MethodGet, pathEvidence+"?scope="+string(scope), nil, &l)
 }
 
 // Stop asks for the end of the job, with now without grace. It returns a sentence about what follows.

@@ -43,6 +43,8 @@ const (
 type activity struct {
 	rank *evidence.Rank
 	kind Kind
+	// node is where it is, empty where only one node was looked at.
+	node string
 	// does completes "rank 1 …".
 	does string
 	// call and at are the collective that it waits in, and where.

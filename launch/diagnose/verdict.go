@@ -3,6 +3,7 @@ package diagnose
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,6 +32,11 @@ func Of(nodes []evidence.Node, missing []string) Verdict {
 		}
 	}
 	slices.SortFunc(all, func(a, b activity) int { return cmp.Compare(a.rank.Rank, b.rank.Rank) })
+	if slices.ContainsFunc(all, func(a activity) bool { return a.rank.Node != all[0].rank.Node }) {
+		for i := range all {
+			all[i].node = all[i].rank.Node
+		}
+	}
 	v := judge(all)
 	for i := range all {
 		v.Evidence = append(v.Evidence, all[i].shows...)
@@ -72,13 +78,12 @@ func judge(all []activity) Verdict {
 	if waiting[0].at != "" {
 		where += " " + waiting[0].at
 	}
-	if v.Kind == FileLock && slices.Contains(v.Victims, rankOf(all, culprits[0].holder)) {
-		holder := rankOf(all, culprits[0].holder)
+	if holder := holderOf(all, culprits[0]); v.Kind == FileLock && slices.Contains(v.Victims, holder) {
 		v.Kind, v.Culprits = Deadlock, append(v.Culprits, holder)
 		v.Sentence = fmt.Sprintf("%s, which rank %d has, and that one waits for the others%s", phrase(culprits), holder, where)
 		return v
 	}
-	v.Sentence = fmt.Sprintf("%s has not come to %s: %s; %s %s for %s%s", names(v.Culprits), waiting[0].call, does(culprits),
+	v.Sentence = fmt.Sprintf("%s has not come to %s: %s; %s %s for %s%s", named(culprits), waiting[0].call, does(culprits),
 		names(v.Victims), wait, them, where)
 	if len(culprits) > 1 {
 		v.Sentence = strings.Replace(v.Sentence, " has not come", " have not come", 1)
@@ -133,10 +138,10 @@ func among(all []activity) Verdict {
 		v.Sentence = names(v.Victims) + " waits " + where
 		return v
 	}
-	if a, b, text := cut(all); text != "" {
-		v.Kind, v.Culprits = Link, []int{a, b}
-		v.Sentence = fmt.Sprintf("the connection between rank %d and rank %d does not get through (%s), and all ranks wait %s", a, b,
-			text, where)
+	if ends, text := cut(all); text != "" {
+		v.Kind, v.Culprits = Link, ranks(ends)
+		v.Sentence = fmt.Sprintf("the connection between %s and %s does not get through (%s), and all ranks wait %s", named(ends[:1]),
+			named(ends[1:]), text, where)
 		return v
 	}
 	v.Sentence = fmt.Sprintf("all ranks seen (%s) are %s: whether they are about to finish it, disagree about sizes, or have lost a connection "+
@@ -167,19 +172,22 @@ func distinct(all []activity) (places []string) {
 
 // mismatch judges ranks that are in several collectives.
 func mismatch(groups map[string][]activity) Verdict {
-	var list [][]activity
+	var order [][]activity
 	for _, g := range groups {
-		list = append(list, g)
+		order = append(order, g)
 	}
-	slices.SortFunc(list, func(a, b []activity) int {
+	slices.SortFunc(order, func(a, b []activity) int {
 		return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a[0].rank.Rank, b[0].rank.Rank))
 	})
 	v := Verdict{Kind: Mismatch}
 	var parts []string
-	most := len(list[len(list)-1])
-	tie := len(list[0]) == most
-	for _, g := range list {
+	most := len(order[len(order)-1])
+	tie := len(order[0]) == most
+	for _, g := range order {
 		part := fmt.Sprintf("%s in %s", names(ranks(g)), g[0].call)
+		if len(g) < most {
+			part = fmt.Sprintf("%s in %s", named(g), g[0].call)
+		}
 		if g[0].at != "" {
 			part += " " + g[0].at
 		}
@@ -208,8 +216,8 @@ func apart(all []activity) Verdict {
 		v.Kind = Nothing
 		v.Sentence = "no rank waits for another one: " + phrase(w) + doubt(Runs)
 		return v
-	case v.Kind == FileLock && rankOf(all, w[0].holder) >= 0:
-		holder := rankOf(all, w[0].holder)
+	case v.Kind == FileLock && holderOf(all, w[0]) >= 0:
+		holder := holderOf(all, w[0])
 		i := slices.IndexFunc(all, func(a activity) bool { return a.rank.Rank == holder })
 		v.Culprits, v.Victims = []int{holder}, ranks(w)
 		v.Sentence = fmt.Sprintf("%s, which rank %d has: that one %s", phrase(w), holder, all[i].does)
@@ -231,32 +239,43 @@ func apart(all []activity) Verdict {
 }
 
 // cut finds a connection between two ranks on which bytes are sent again and again.
-func cut(all []activity) (a, b int, text string) {
-	ends := map[string]int{}
-	each := func(f func(rank int, s *evidence.Socket)) {
-		for _, x := range all {
+func cut(all []activity) (between []activity, text string) {
+	// A machine's own addresses are on every machine.
+	key := func(address, node string) string {
+		if at, err := netip.ParseAddrPort(address); err == nil && at.Addr().Unmap().IsLoopback() {
+			return node + " " + address
+		}
+		return address
+	}
+	ends := map[string]*activity{}
+	each := func(f func(x *activity, s *evidence.Socket)) {
+		for n := range all {
+			x := &all[n]
 			for i := range x.rank.Processes {
 				for j := range x.rank.Processes[i].Sockets {
-					f(x.rank.Rank, &x.rank.Processes[i].Sockets[j])
+					f(x, &x.rank.Processes[i].Sockets[j])
 				}
 			}
 		}
 	}
-	each(func(rank int, s *evidence.Socket) { ends[s.Local] = rank })
-	each(func(rank int, s *evidence.Socket) {
-		if peer, known := ends[s.Peer]; known && peer != rank && s.Send > 0 && s.Retransmits > 0 && text == "" {
-			a, b = min(rank, peer), max(rank, peer)
-			text = fmt.Sprintf("%d bytes from rank %d were sent again %d times", s.Send, rank, s.Retransmits)
+	each(func(x *activity, s *evidence.Socket) { ends[key(s.Local, x.node)] = x })
+	each(func(x *activity, s *evidence.Socket) {
+		peer, known := ends[key(s.Peer, x.node)]
+		if !known || peer.rank.Rank == x.rank.Rank || s.Send == 0 || s.Retransmits == 0 || text != "" {
+			return
 		}
+		between = []activity{*x, *peer}
+		slices.SortFunc(between, func(a, b activity) int { return cmp.Compare(a.rank.Rank, b.rank.Rank) })
+		text = fmt.Sprintf("%d bytes from rank %d were sent again %d times", s.Send, x.rank.Rank, s.Retransmits)
 	})
-	return a, b, text
+	return between, text
 }
 
-// rankOf is the rank that a process belongs to, -1 for none.
-func rankOf(all []activity, pid int) int {
+// holderOf is the rank that has the lock which one waits for, -1 for none.
+func holderOf(all []activity, of activity) int {
 	for _, a := range all {
 		for i := range a.rank.Processes {
-			if pid > 0 && a.rank.Processes[i].PID == pid {
+			if of.holder > 0 && a.rank.Processes[i].PID == of.holder && a.node == of.node {
 				return a.rank.Rank
 			}
 		}
@@ -275,16 +294,16 @@ func ranks(of []activity) []int {
 // phrase is what ranks do, those that do the same in one.
 func phrase(of []activity) string {
 	var order []string
-	by := map[string][]int{}
+	by := map[string][]activity{}
 	for _, a := range of {
 		if by[a.does] == nil {
 			order = append(order, a.does)
 		}
-		by[a.does] = append(by[a.does], a.rank.Rank)
+		by[a.does] = append(by[a.does], a)
 	}
 	parts := make([]string, len(order))
 	for i, d := range order {
-		parts[i] = names(by[d]) + each(by[d]) + " " + d
+		parts[i] = named(by[d]) + each(by[d]) + " " + d
 	}
 	return strings.Join(parts, "; ")
 }
@@ -302,7 +321,7 @@ func does(of []activity) string {
 	return "each " + of[0].does
 }
 
-func each(of []int) string {
+func each(of []activity) string {
 	if len(of) > 1 {
 		return ": each"
 	}
@@ -317,6 +336,36 @@ func names(of []int) string {
 	return "ranks " + fold(of)
 }
 
+// named is names with the nodes that the ranks are on, where several nodes were looked at.
+func named(of []activity) string {
+	const most = 3 // nodes that are named
+	var nodes []string
+	by := map[string][]int{}
+	for _, a := range of {
+		if by[a.node] == nil {
+			nodes = append(nodes, a.node)
+		}
+		by[a.node] = append(by[a.node], a.rank.Rank)
+	}
+	if nodes[0] == "" || len(nodes) > most {
+		return names(ranks(of))
+	}
+	parts := make([]string, len(nodes))
+	for i, n := range nodes {
+		parts[i] = names(by[n]) + " on node " + n
+	}
+	return list(parts)
+}
+
+// list is words as people write them.
+func list(words []string) string {
+	last := len(words) - 1
+	if last == 0 {
+		return words[0]
+	}
+	return strings.Join(words[:last], ", ") + " and " + words[last]
+}
+
 // fold is a list of numbers as people write it: "0-2, 5".
 func fold(of []int) string { return evidence.Fold(of) }
 
@@ -324,5 +373,5 @@ func and(words []string) string {
 	if len(words) == 1 {
 		return "node " + words[0]
 	}
-	return "the nodes " + strings.Join(words[:len(words)-1], ", ") + " and " + words[len(words)-1]
+	return "the nodes " + list(words)
 }

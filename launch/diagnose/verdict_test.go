@@ -257,3 +257,63 @@ func TestVerdict(t *testing.T) {
 		t.Errorf("%s", v.Sentence)
 	}
 }
+
+// on has ranks on a node.
+func on(node string, ranks ...evidence.Rank) evidence.Node {
+	for i := range ranks {
+		ranks[i].Node = node
+	}
+	return evidence.Node{Node: node, Ranks: ranks}
+}
+
+// Of several nodes the one is named that the culprit is on. Processes and addresses that two nodes have are not one.
+func TestVerdictOfNodes(t *testing.T) {
+	socket := func(local, peer string, again int) evidence.Socket {
+		return evidence.Socket{Local: local, Peer: peer, State: "established", Send: int64(again), Retransmits: again}
+	}
+	both := func(a, b evidence.Rank) []evidence.Node { return []evidence.Node{on("a", a), on("b", b)} }
+	pid := func(n int) change {
+		return func(r *evidence.Rank) { r.PID, r.Processes[0].PID, r.Processes[0].Threads[0].TID = n, n, n }
+	}
+	for name, c := range map[string]struct {
+		nodes   []evidence.Node
+		missing []string
+		kind    Kind
+		says    string
+	}{
+		"one": {
+			both(rank(0, in(reduce)), rank(1, at("clock_nanosleep", elsew))), nil, Sleeps,
+			"rank 1 on node b has not come to all_reduce: it sleeps at train.py:31 in save; rank 0 waits for it in all_reduce at train.py:7",
+		},
+		"two": {
+			[]evidence.Node{on("a", rank(0, in(reduce)), rank(1, state("T"))), on("b", rank(2, state("T")), rank(3, state("T")))}, nil, Stopped,
+			"rank 1 on node a and ranks 2-3 on node b have not come to all_reduce: ",
+		},
+		"missing": {
+			[]evidence.Node{on("a", rank(0, in(reduce)), rank(1, in(reduce)))},
+			[]string{"b", "c", "d"}, Unknown, "; the nodes b, c and d could not be looked at, and may be the reason",
+		},
+		"mismatch": {
+			[]evidence.Node{on("a", rank(0, in(reduce)), rank(1, in(reduce))), on("b", rank(2, in(gather)))}, nil, Mismatch,
+			"rank 2 on node b in all_gather at train.py:7 in train (loss.item()), ranks 0-1 in all_reduce",
+		},
+		"link": {
+			both(rank(0, in(reduce), connected(socket("10.0.0.1:5", "10.0.0.2:6", 4))),
+				rank(1, in(reduce), connected(socket("10.0.0.2:6", "10.0.0.1:5", 0)))), nil, Link,
+			"the connection between rank 0 on node a and rank 1 on node b does not get through (4 bytes from rank 0 were sent again 4 times)",
+		},
+		"a connection within a machine": {
+			both(rank(0, in(reduce), connected(socket("127.0.0.1:5", "127.0.0.1:6", 4))),
+				rank(1, in(reduce), connected(socket("127.0.0.1:6", "127.0.0.1:5", 0)))), nil, Unknown, "all ranks seen (0-1)",
+		},
+		"the same process id": {
+			both(rank(0, in(reduce), pid(7)), rank(1, pid(8), at("flock", elsew), waitsForLock("/data/lock", 7))), nil, FileLock,
+			"rank 1 on node b has not come to all_reduce: it waits for a lock on the file /data/lock",
+		},
+	} {
+		v := Of(c.nodes, c.missing)
+		if v.Kind != c.kind || !strings.Contains(v.Sentence, c.says) {
+			t.Errorf("%s: %s: %s", name, v.Kind, v.Sentence)
+		}
+	}
+}

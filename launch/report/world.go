@@ -100,6 +100,9 @@ func (w *WorldStatus) merged() *Status {
 	d := *base
 	d.Tasks, d.Ranks, d.Sidecars, d.Counts = nil, nil, w.sidecars(), Counts{}
 	for i, doc := range w.docs {
+		if doc != nil && doc.Hang != nil && (d.Hang == nil || doc.Hang.Time.After(d.Hang.Time)) {
+			d.Hang = doc.Hang // one node finds it out for all
+		}
 		switch {
 		case doc == nil && w.lost[i]:
 			d.Tasks = append(d.Tasks, Task{Node: w.names[i], Phase: PhaseUnknown})

@@ -1,0 +1,265 @@
+package launch
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"muster/internal/errhint"
+	"muster/internal/testutil"
+	"muster/launch/control"
+	"muster/launch/evidence"
+	"muster/launch/job"
+	"muster/launch/plan"
+	"muster/rendezvous"
+	"muster/rendezvous/memstore"
+)
+
+// The nodes of a job hang when none of them has a worker that lives; those that tell steps count alone.
+func TestJudgement(t *testing.T) {
+	const timeout = 10 * time.Second
+	begin := time.Now()
+	n := func(silent time.Duration, exact bool, workers int) *lifeNote {
+		return &lifeNote{Count: 1, Silent: silent, Exact: exact, Workers: workers}
+	}
+	for name, c := range map[string]struct {
+		notes  []*lifeNote
+		old    []int // nodes that have said nothing new for long
+		hangs  bool
+		absent int
+	}{
+		"all":                         {[]*lifeNote{n(11*time.Second, false, 2), n(12*time.Second, false, 2)}, nil, true, 0},
+		"one lives":                   {[]*lifeNote{n(11*time.Second, false, 2), n(time.Second, false, 2)}, nil, false, 0},
+		"one has said nothing yet":    {[]*lifeNote{n(11*time.Second, false, 2), nil}, nil, false, 0},
+		"one is silent itself":        {[]*lifeNote{n(11*time.Second, false, 2), n(0, false, 2)}, []int{1}, true, 1},
+		"steps count alone":           {[]*lifeNote{n(0, false, 2), n(11*time.Second, true, 2)}, nil, true, 0},
+		"there are steps":             {[]*lifeNote{n(11*time.Second, false, 2), n(time.Second, true, 2)}, nil, false, 0},
+		"a node without workers":      {[]*lifeNote{n(11*time.Second, false, 2), n(0, false, 0)}, nil, true, 0},
+		"no workers":                  {[]*lifeNote{n(0, false, 0), n(0, false, 0)}, nil, false, 0},
+		"the one with steps is stale": {[]*lifeNote{n(time.Second, false, 2), n(11*time.Second, true, 2)}, []int{1}, false, 1},
+	} {
+		w := worldLife{nodes: make([]heardLife, len(c.notes)), stale: lifeStale}
+		now := begin.Add(time.Hour)
+		for i, note := range c.notes {
+			if note == nil {
+				continue
+			}
+			if slices.Contains(c.old, i) {
+				w.take(i, *note, begin)
+			}
+			w.take(i, *note, now)
+		}
+		if j := w.judge(now); j.hangs(timeout) != c.hangs || len(j.absent) != c.absent {
+			t.Errorf("%s: %+v", name, j)
+		}
+	}
+}
+
+// Nodes tell each other how long they are silent. The one that decides knows it from all, goes on without one that says
+// nothing any more, and begins anew when it was stopped itself; one that has said nothing from the beginning is named.
+func TestLifeOnTheBoard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const timeout = time.Minute
+		space := memstore.NewSpace()
+		var log testutil.Buffer
+		var watches []*lifeWatch
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		for i := range 3 {
+			w := newLifeWatch(&rendezvous.Round{GroupRank: i, GroupWorldSize: 3, Exchange: boardOf{board: space.Client()}}, timeout)
+			w.log = zerolog.New(&log)
+			w.names = func(context.Context) []string { return []string{"a", "b", "c"} }
+			watches = append(watches, w)
+			wg.Go(func() { w.hear(ctx, timeout) })
+		}
+		say := func(silent time.Duration, from ...int) judgement {
+			for _, i := range from {
+				watches[i].say(t.Context(), lifeNote{Silent: silent, Workers: 1}, time.Now())
+			}
+			time.Sleep(watches[0].every + worldTime)
+			return watches[0].judge(time.Now())
+		}
+		for range 15 {
+			if j := say(2*timeout, 0, 1); j.hangs(timeout) || !slices.Equal(j.unheard, []int{2}) {
+				t.Errorf("%+v", j)
+			}
+		}
+		if text := log.String(); !strings.Contains(text, `"nodes":["c"]`) || strings.Count(text, "--hang-timeout") != 1 {
+			t.Error(text)
+		}
+		if j := say(timeout, 0, 1, 2); !j.hangs(timeout) || j.silent != timeout || j.workers != 3 {
+			t.Errorf("%+v", j)
+		}
+		if j := say(time.Second, 2); j.hangs(timeout) || j.silent != time.Second {
+			t.Errorf("%+v", j)
+		}
+		var j judgement
+		for range 8 {
+			j = say(2*timeout, 0, 1)
+		}
+		if !j.hangs(timeout) || !slices.Equal(j.absent, []int{2}) {
+			t.Errorf("%+v", j)
+		}
+		watches[0].forget()
+		if j := watches[0].judge(time.Now()); j.hangs(timeout) {
+			t.Errorf("%+v", j)
+		}
+		if j := say(2*timeout, 0, 1); j.hangs(timeout) || j.workers != 3 || j.silent != time.Second {
+			t.Errorf("what was read again: %+v", j)
+		}
+		cancel()
+		wg.Wait()
+	})
+}
+
+// A node that asks gets an answer of each node of the round, or its name.
+func TestLookOnTheBoard(t *testing.T) {
+	t.Parallel()
+	space := memstore.NewSpace()
+	a, endA := testSteering(t, "node-0", 0, 3, space.Client())
+	b, endB := testSteering(t, "node-1", 1, 3, space.Client())
+	defer endA()
+	defer endB()
+	hostile := space.Client()
+	for n := range 8 {
+		if err := hostile.Set(t.Context(), seenKey(n, 2), []byte("no evidence")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, s := range []*Steering{a, b, a, a} {
+		seen, err := served{s}.Look(t.Context(), control.World)
+		if err == nil || errhint.CodeOf(err) != errhint.TryAgain { // nobody has workers
+			t.Errorf("%d: %v", i, err)
+		}
+		if len(seen.Nodes) != 2 || seen.Nodes[0].Node != "node-0" || seen.Nodes[1].Node != "node-1" ||
+			!slices.Equal(seen.Missing, []string{"group rank 2"}) || len(seen.Nodes[1].Notes) != 1 {
+			t.Errorf("%d: %+v", i, seen)
+		}
+	}
+	if text, err := hostile.Get(t.Context(), seenKey(0, 1)); err != nil || len(text) > 0 {
+		t.Errorf("the first answer stays: %d bytes, %v", len(text), err)
+	}
+}
+
+// What nodes tell each other has a bound whatever was seen, keeps what verdicts are made of as long as it can, and is
+// taken with care.
+func TestPackSeen(t *testing.T) {
+	t.Parallel()
+	frames := func(n int, word string) (all []evidence.Frame) {
+		for i := range n {
+			all = append(all, evidence.Frame{Func: fmt.Sprintf("%s%d", word, i*7919), File: fmt.Sprintf("/%s/%d.py", word, i*104729), Line: i})
+		}
+		return all
+	}
+	var n evidence.Node
+	n.Node = "a\x1b[2J"
+	for rank := range 24 {
+		r := evidence.Rank{Rank: rank, PID: 100 + rank}
+		for i := range 10 {
+			p := evidence.Process{PID: 100 + rank + 1000*i, State: "S"}
+			for k := range 12 {
+				p.Threads = append(p.Threads, evidence.Thread{TID: p.PID + 11 - k, Kernel: []string{fmt.Sprint(rank * k * 7)}})
+				p.Stacks = append(p.Stacks, evidence.Stack{Frames: frames(20, fmt.Sprint(rank, i, k))})
+			}
+			r.Processes = append(r.Processes, p)
+		}
+		n.Ranks = append(n.Ranks, r)
+	}
+	for _, most := range []int{seenOfNode, 32 << 10, leastSeen} {
+		text, err := packSeen(&n, most)
+		if err != nil || len(text) > most {
+			t.Fatalf("%d of %d bytes: %v", len(text), most, err)
+		}
+		got, err := unpackSeen(text, 20)
+		if err != nil || len(got.Ranks) == 0 || len(got.Notes) != 1 || got.Node != `a\x1b[2J` {
+			t.Fatalf("%v %+v", err, got)
+		}
+		for _, r := range got.Ranks {
+			main := r.Main()
+			if r.Rank >= 20 || r.Node != got.Node || main.Threads[0].TID != main.PID || len(main.Stacks) == 0 ||
+				main.Stacks[0].Frames[len(main.Stacks[0].Frames)-1].Line != 19 {
+				t.Fatalf("of %d bytes: %+v", most, r)
+			}
+		}
+		if most > leastSeen && len(got.Ranks) != 20 {
+			t.Errorf("%d ranks in %d bytes", len(got.Ranks), most)
+		}
+	}
+	bomb, err := packSeen(&evidence.Node{Notes: []string{strings.Repeat("0", 8<<20)}}, 1<<30)
+	if err != nil {
+		t.Fatal(err)
+	}
+	twice, err := packSeen(&evidence.Node{Ranks: []evidence.Rank{{Rank: 1}, {Rank: 1}, {Rank: -1}, {Rank: 2}}}, leastSeen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string][]byte{"nothing": nil, "no gzip": []byte("{}"), "cut": twice[:len(twice)-9], "a bomb": bomb} {
+		if got, err := unpackSeen(text, 8); err == nil {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	if got, err := unpackSeen(twice, 2); err != nil || len(got.Ranks) != 1 || got.Ranks[0].Rank != 1 {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// TestHangOfNodes: workers of two nodes wait, one is silent for other reasons than the rest, and all start again. While
+// a worker of one node writes, nobody hangs.
+func TestHangOfNodes(t *testing.T) {
+	t.Parallel()
+	c := startAgents(t, 2, see+`test $TORCHELASTIC_RESTART_COUNT = 1 && exit 0
+test $RANK = 3 && for i in 1 2 3 4 5 6; do echo $i; sleep 0.5; done
+test $RANK = 2 && { echo hangs >> $ALL/last; kill -STOP $$; }
+exec sleep 100`, func(_ int, n *testNode) {
+		n.Restart.MaxRestarts = 1
+		n.Hang = job.HangRules{Timeout: 2 * time.Second, Action: job.HangRestart, Stacks: job.StacksOff}
+	})
+	c.ends(0, 0)
+	c.lines(8)
+	c.nodes[0].wantLog(t, `"message":"the workers hang"`, `"reason":"rank 2 on node node-1 is stopped by a signal`, `"ranks":[2]`)
+	c.nodes[1].wantLog(t, "no worker has shown a sign of life for 2")
+	kept, _ := filepath.Glob(c.nodes[0].path("logs/*/hangs/*.json"))
+	if len(kept) != 1 {
+		t.Fatalf("%q", kept)
+	}
+	var whole control.Looked
+	text, err := os.ReadFile(kept[0])
+	if err != nil || json.Unmarshal(text, &whole) != nil || len(whole.Nodes) != 2 || len(whole.Missing) > 0 ||
+		len(whole.Nodes[1].Ranks) != 2 || whole.Nodes[1].Ranks[0].Rank != 2 || whole.Nodes[1].Ranks[0].Silent < 4 ||
+		whole.Nodes[1].Ranks[1].Silent < 2 {
+		t.Errorf("%v %s", err, text)
+	}
+	if elsewhere, _ := filepath.Glob(c.nodes[1].path("logs/*/hangs/*")); len(elsewhere) > 0 {
+		t.Errorf("%q", elsewhere)
+	}
+}
+
+// Where agents of torchrun take part it is said that nobody looks.
+func TestNoHangsWithStrangers(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	a := testAgentIn(rendezvous.Round{GroupRank: 0, GroupWorldSize: 2, Exchange: boardOf{}}, &log)
+	hangs, stop := a.watchLife(t.Context())
+	stop()
+	if hangs != nil || !strings.Contains(log.String(), "--hang-timeout does nothing in this round") {
+		t.Error(log.String())
+	}
+}
+
+// testAgentIn is an agent that has met the others, and looks for hangs.
+func testAgentIn(r rendezvous.Round, log io.Writer) *Agent {
+	p := plan.Plan{Job: job.Job{Hang: job.HangRules{Timeout: time.Minute}}}
+	return &Agent{Plan: &p, Log: zerolog.New(log), meeting: &meeting{Round: r}}
+}
