@@ -15,9 +15,9 @@ import (
 	"muster/launch/report"
 )
 
-// hang is that no worker has shown a sign of life for HangRules.Timeout.
+// hang is that no worker has shown a sign of life for too long.
 type hang struct {
-	silent  time.Duration
+	silence
 	verdict diagnose.Verdict
 	path    string // of the evidence, without its ends; empty where it could not be kept
 }
@@ -25,9 +25,13 @@ type hang struct {
 // watchLife looks for signs of life of the workers until the returned function is called. On the node that decides for
 // all it tells of each hang once.
 func (a *Agent) watchLife(ctx context.Context) (hangs <-chan hang, stop func()) {
-	timeout := a.Plan.Job.Hang.Timeout
-	if timeout <= 0 {
+	rules := a.Plan.Job.Hang
+	if !rules.Watches() {
 		return nil, func() {}
+	}
+	timeout := rules.Timeout
+	if rules.Auto {
+		timeout = autoLeast
 	}
 	w := newLifeWatch(&a.meeting.Round, timeout)
 	if !a.meeting.alone() && w.board == nil {
@@ -41,7 +45,7 @@ func (a *Agent) watchLife(ctx context.Context) (hangs <-chan hang, stop func()) 
 	told := make(chan hang, 1)
 	var wg sync.WaitGroup
 	wg.Go(func() { w.hear(ctx, max(timeout, lifeFirst)) })
-	wg.Go(func() { a.followLife(ctx, w, timeout, told) })
+	wg.Go(func() { a.followLife(ctx, w, rules.Timeout, told) })
 	return told, func() {
 		cancel()
 		wg.Wait()
@@ -49,7 +53,7 @@ func (a *Agent) watchLife(ctx context.Context) (hangs <-chan hang, stop func()) 
 }
 
 // followLife says again and again how long the workers here have been silent, and tells of hangs where this node
-// decides.
+// decides. A time-out of 0 is learned.
 func (a *Agent) followLife(ctx context.Context, w *lifeWatch, timeout time.Duration, told chan<- hang) {
 	tick := time.NewTicker(w.every)
 	defer tick.Stop()
@@ -64,20 +68,26 @@ func (a *Agent) followLife(ctx context.Context, w *lifeWatch, timeout time.Durat
 		now := time.Now()
 		if workers := a.Steering.workersRunning(); l == nil || !slices.Equal(workers, l.workers) {
 			l = newLives(workers, now) // one that was started anew lives
+			a.learner.anew()
 		} else if now.Sub(waited) > 4*w.every { // we were stopped, and they probably, too
 			l = newLives(workers, now)
 			w.forget()
 		}
-		silent := a.silence(l, now)
-		w.say(ctx, lifeNote{Silent: silent, Exact: l.exact, Workers: len(l.workers)}, now)
+		n := lifeNote{Workers: len(l.workers)}
+		n.Silent, n.Quiet = a.silence(l, now)
+		if n.Exact = l.exact; timeout == 0 {
+			a.learner.see(n.Quiet, n.Silent, l.told)
+			n.QuietLimit, n.StepLimit = a.learner.limits()
+		}
+		w.say(ctx, n, now)
 		if !w.decides() {
 			continue
 		}
-		switch j := w.judge(now); {
-		case !j.hangs(timeout):
+		switch s, hangs := w.judge(now).hangs(timeout); {
+		case !hangs:
 			hung = false
 		case !hung:
-			h, lives := a.explain(ctx, j)
+			h, lives := a.explain(ctx, s)
 			if hung = !lives; lives {
 				continue
 			}
@@ -90,24 +100,24 @@ func (a *Agent) followLife(ctx context.Context, w *lifeWatch, timeout time.Durat
 }
 
 // explain finds out what workers do that hang, keeps it, and says it; but for workers that turn out to live.
-func (a *Agent) explain(ctx context.Context, j judgement) (h hang, lives bool) {
+func (a *Agent) explain(ctx context.Context, s silence) (h hang, lives bool) {
 	seen, err := a.Steering.lookWorld(ctx)
 	if err != nil {
 		a.Log.Debug().Err(err).Msg("workers that hang could not be looked at")
 	}
 	at := time.Now()
 	for i := range seen.Nodes {
-		if n := &seen.Nodes[i]; !j.exact && wants(n) {
-			a.Log.Debug().Dur("silent_ms", j.silent).Str("node", n.Node).Msg("the workers were silent, but wait for a core")
+		if n := &seen.Nodes[i]; s.quiet && wants(n) {
+			a.Log.Debug().Dur("silent_ms", s.silent).Str("node", n.Node).Msg("the workers were silent, but wait for a core")
 			return hang{}, true
 		}
 	}
-	h = hang{silent: j.silent, verdict: diagnose.Of(seen.Nodes, seen.Missing)}
+	h = hang{silence: s, verdict: diagnose.Of(seen.Nodes, seen.Missing)}
 	if h.path, err = a.keepHang(seen, at, h.verdict); err != nil {
 		a.Log.Warn().Err(err).Msg("the evidence of the hang is not kept")
 	}
 	e := a.Log.Error().Str("reason", h.verdict.Sentence).Str("kind", string(h.verdict.Kind)).Dur("silent_ms",
-		j.silent.Round(time.Millisecond))
+		s.silent.Round(time.Millisecond))
 	if len(h.verdict.Culprits) > 0 {
 		e = e.Ints("ranks", h.verdict.Culprits)
 	}
@@ -116,7 +126,7 @@ func (a *Agent) explain(ctx context.Context, j judgement) (h hang, lives bool) {
 	}
 	e.Msg("the workers hang")
 	a.Steering.hung(report.Hang{
-		Time: moment(at), SilentSeconds: j.silent.Seconds(), Kind: string(h.verdict.Kind), Sentence: h.verdict.Sentence,
+		Time: moment(at), SilentSeconds: s.silent.Seconds(), Kind: string(h.verdict.Kind), Sentence: h.verdict.Sentence,
 		Culprits: h.verdict.Culprits, Victims: h.verdict.Victims, Evidence: h.path,
 	})
 	return h, false
@@ -141,6 +151,19 @@ func (a *Agent) stepHang(h hang, lingers bool) policy.Decision {
 	}
 	return a.policy.Step(policy.Event{
 		Kind: policy.WorkersHang, At: time.Now(), StartAgain: action == job.HangRestart, Status: errhint.Deadline,
-		Text: fmt.Sprintf("no worker has shown a sign of life for %v: %s", h.silent.Round(time.Second), h.verdict.Sentence),
+		Text: a.hangText(h),
 	})
+}
+
+// hangText says that the workers hang, and what they do.
+func (a *Agent) hangText(h hang) string {
+	what := "shown a sign of life"
+	if !h.quiet && a.Plan.Job.Hang.Auto {
+		what = "finished a step"
+	}
+	text := fmt.Sprintf("no worker has %s for %v", what, h.silent.Round(time.Second))
+	if a.Plan.Job.Hang.Auto {
+		text += fmt.Sprintf(" (--hang-timeout auto: %v)", h.limit.Round(time.Second))
+	}
+	return text + ": " + h.verdict.Sentence
 }

@@ -61,8 +61,60 @@ func TestJudgement(t *testing.T) {
 			}
 			w.take(i, *note, now)
 		}
-		if j := w.judge(now); j.hangs(timeout) != c.hangs || len(j.absent) != c.absent {
+		j := w.judge(now)
+		if _, hang := j.hangs(timeout); hang != c.hangs || len(j.absent) != c.absent {
 			t.Errorf("%s: %+v", name, j)
+		}
+	}
+}
+
+// What was learned counts for the world where the longest time-out of nodes with steps is over: without any sign of
+// life, or for much longer without a step.
+func TestJudgementAuto(t *testing.T) {
+	for name, c := range map[string]struct {
+		notes    []lifeNote
+		limit    time.Duration // 0: it does not hang
+		nosigns  bool
+		silentIs time.Duration
+	}{
+		"quiet": {
+			[]lifeNote{
+				{Exact: true, Workers: 1, Silent: 90, Quiet: 70, QuietLimit: 60, StepLimit: 1800},
+				{Workers: 1, Silent: 80, Quiet: 80, QuietLimit: 1800, StepLimit: 1800},
+			}, 60, true, 70,
+		},
+		"one without steps computes": {
+			[]lifeNote{
+				{Exact: true, Workers: 1, Silent: 90, Quiet: 90, QuietLimit: 60, StepLimit: 1800},
+				{Workers: 1, QuietLimit: 1800, StepLimit: 1800},
+			}, 0, false, 0,
+		},
+		"the longer one": {
+			[]lifeNote{
+				{Exact: true, Workers: 1, Silent: 90, Quiet: 90, QuietLimit: 60, StepLimit: 1800},
+				{Exact: true, Workers: 1, Silent: 90, Quiet: 90, QuietLimit: 100, StepLimit: 1800},
+			}, 0, false, 0,
+		},
+		"busy without a step": {
+			[]lifeNote{
+				{Exact: true, Workers: 1, Silent: 1900, Quiet: 0, QuietLimit: 60, StepLimit: 1800},
+				{Exact: true, Workers: 1, Silent: 2000, Quiet: 90, QuietLimit: 60, StepLimit: 1700},
+			}, 1800, false, 1900,
+		},
+		"no steps at all":    {[]lifeNote{{Workers: 1, Silent: 1800, Quiet: 1800, QuietLimit: 1800, StepLimit: 1800}}, 1800, true, 1800},
+		"no steps, and life": {[]lifeNote{{Workers: 1, Silent: 1700, Quiet: 1700, QuietLimit: 1800, StepLimit: 1800}}, 0, false, 0},
+	} {
+		w := worldLife{nodes: make([]heardLife, len(c.notes)), stale: lifeStale}
+		now := time.Now()
+		for i, n := range c.notes {
+			for _, d := range []*time.Duration{&n.Silent, &n.Quiet, &n.QuietLimit, &n.StepLimit} {
+				*d *= time.Second
+			}
+			w.take(i, n, now)
+		}
+		s, hangs := w.judge(now).hangs(0)
+		if want := (silence{c.silentIs * time.Second, c.limit * time.Second, c.nosigns}); hangs != (c.limit > 0) || hangs && s != want {
+			t.Errorf("%s: %v %+v, want %+v", name, hangs, s, want)
 		}
 	}
 }
@@ -84,6 +136,7 @@ func TestLifeOnTheBoard(t *testing.T) {
 			watches = append(watches, w)
 			wg.Go(func() { w.hear(ctx, timeout) })
 		}
+		hangs := func(j judgement) bool { _, is := j.hangs(timeout); return is }
 		say := func(silent time.Duration, from ...int) judgement {
 			for _, i := range from {
 				watches[i].say(t.Context(), lifeNote{Silent: silent, Workers: 1}, time.Now())
@@ -92,31 +145,31 @@ func TestLifeOnTheBoard(t *testing.T) {
 			return watches[0].judge(time.Now())
 		}
 		for range 15 {
-			if j := say(2*timeout, 0, 1); j.hangs(timeout) || !slices.Equal(j.unheard, []int{2}) {
+			if j := say(2*timeout, 0, 1); hangs(j) || !slices.Equal(j.unheard, []int{2}) {
 				t.Errorf("%+v", j)
 			}
 		}
 		if text := log.String(); !strings.Contains(text, `"nodes":["c"]`) || strings.Count(text, "--hang-timeout") != 1 {
 			t.Error(text)
 		}
-		if j := say(timeout, 0, 1, 2); !j.hangs(timeout) || j.silent != timeout || j.workers != 3 {
+		if j := say(timeout, 0, 1, 2); !hangs(j) || j.silent != timeout || j.workers != 3 {
 			t.Errorf("%+v", j)
 		}
-		if j := say(time.Second, 2); j.hangs(timeout) || j.silent != time.Second {
+		if j := say(time.Second, 2); hangs(j) || j.silent != time.Second {
 			t.Errorf("%+v", j)
 		}
 		var j judgement
 		for range 8 {
 			j = say(2*timeout, 0, 1)
 		}
-		if !j.hangs(timeout) || !slices.Equal(j.absent, []int{2}) {
+		if !hangs(j) || !slices.Equal(j.absent, []int{2}) {
 			t.Errorf("%+v", j)
 		}
 		watches[0].forget()
-		if j := watches[0].judge(time.Now()); j.hangs(timeout) {
+		if j := watches[0].judge(time.Now()); hangs(j) {
 			t.Errorf("%+v", j)
 		}
-		if j := say(2*timeout, 0, 1); j.hangs(timeout) || j.workers != 3 || j.silent != time.Second {
+		if j := say(2*timeout, 0, 1); hangs(j) || j.workers != 3 || j.silent != time.Second {
 			t.Errorf("what was read again: %+v", j)
 		}
 		cancel()

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"muster/internal/proc"
+	"muster/launch/progress"
 )
 
 const (
@@ -17,9 +18,10 @@ const (
 	livingWish = 0.2
 )
 
-// life is when a worker has shown a sign of life last.
+// life is when a worker has shown a sign of life last: one that counts, and any.
 type life struct {
 	last time.Time
+	any  time.Time
 	cpu  time.Duration
 	disk string // what it has read and written there
 }
@@ -30,14 +32,15 @@ type lives struct {
 	of      []life
 	looked  time.Time
 	saved   int64 // bytes of checkpoints
-	// exact says that some tell their steps: only those count.
+	// exact says that some tell their steps: only those count. told is what these have told.
 	exact bool
+	told  []progress.Reading
 }
 
 func newLives(workers []*worker, now time.Time) *lives {
 	l := &lives{workers: workers, of: make([]life, len(workers)), looked: now}
 	for i := range l.of {
-		l.of[i].last = now
+		l.of[i].last, l.of[i].any = now, now
 	}
 	return l
 }
@@ -54,8 +57,8 @@ func (s *Steering) workersRunning() (workers []*worker) {
 	return workers
 }
 
-// silence is for how long no worker of this node has shown a sign of life.
-func (a *Agent) silence(l *lives, now time.Time) time.Duration {
+// silence is for how long no worker of this node has shown a sign of life: one that counts, and any.
+func (a *Agent) silence(l *lives, now time.Time) (silent, quiet time.Duration) {
 	pids := make([]int, len(l.workers))
 	for i, w := range l.workers {
 		pids[i] = w.proc.PID()
@@ -63,7 +66,7 @@ func (a *Agent) silence(l *lives, now time.Time) time.Duration {
 	used, err := proc.UsageOf(pids)
 	if err != nil {
 		a.Log.Debug().Err(err).Msg("signs of life of the workers cannot be read")
-		return 0
+		return 0, 0
 	}
 	since := now.Sub(l.looked)
 	l.looked = now
@@ -71,51 +74,69 @@ func (a *Agent) silence(l *lives, now time.Time) time.Duration {
 		if _, bytes, _ := a.checkpoints.Wrote(); bytes != l.saved {
 			l.saved = bytes
 			for i := range l.of {
-				l.of[i].last = now
+				l.of[i].last, l.of[i].any = now, now
 			}
 		}
 	}
 	wished := a.Steering.wishedForCores()
 	tells := make([]bool, len(l.workers))
-	l.exact = false
+	l.exact, l.told = false, l.told[:0]
 	for i, w := range l.workers {
-		o, r := &l.of[i], w.progress
-		if told, is := r.Read(); is {
-			tells[i] = told.Steps
-			l.exact = l.exact || told.Steps
-			if told.Told.After(o.last) {
-				o.last = told.Told
-			}
-			if told.SectionTimeout > 0 && now.Sub(told.SectionBegan) < told.SectionTimeout {
-				o.last = now // it has said how long it may take
+		o := &l.of[i]
+		tells[i] = o.hear(w, now, a.Plan.Job.Hang.Auto, &l.told)
+		l.exact = l.exact || tells[i]
+		for _, sign := range []time.Time{w.logs.LastOutput(), wished} {
+			if sign.After(o.any) {
+				o.any = sign
 			}
 		}
-		if !tells[i] {
-			for _, sign := range []time.Time{w.logs.LastOutput(), wished} {
-				if sign.After(o.last) {
-					o.last = sign
-				}
-			}
-			if disk := proc.DiskOf(pids[i]); disk != o.disk {
-				o.last, o.disk = now, disk
-			}
-			if cpu := used[pids[i]].CPU; float64(cpu-o.cpu) >= livingCPU*float64(since) {
-				o.last = now
-			}
+		if disk := proc.DiskOf(pids[i]); disk != o.disk {
+			o.any, o.disk = now, disk
+		}
+		if cpu := used[pids[i]].CPU; float64(cpu-o.cpu) >= livingCPU*float64(since) {
+			o.any = now
 		}
 		o.cpu = used[pids[i]].CPU
-	}
-	silent := time.Duration(-1)
-	for i := range l.of {
-		if l.exact && !tells[i] {
-			continue
+		if !tells[i] {
+			o.last = o.any
 		}
-		if s := now.Sub(l.of[i].last); silent < 0 || s < silent {
+	}
+	silent, quiet = -1, -1
+	for i, o := range l.of {
+		if s := now.Sub(o.any); quiet < 0 || s < quiet {
+			quiet = s
+		}
+		if s := now.Sub(o.last); (silent < 0 || s < silent) && (tells[i] || !l.exact) {
 			silent = s
 		}
 	}
 	a.Steering.noteLives(l)
-	return max(silent, 0)
+	return max(silent, 0), max(quiet, 0)
+}
+
+// hear takes in what a worker tells of itself, and reports whether it tells its steps.
+func (o *life) hear(w *worker, now time.Time, auto bool, told *[]progress.Reading) bool {
+	r, is := w.progress.Read()
+	if !is {
+		return false
+	}
+	sign := r.Told
+	if r.SectionTimeout > 0 && now.Sub(r.SectionBegan) < r.SectionTimeout {
+		sign = now // it has said how long it may take
+	}
+	if sign.After(o.any) {
+		o.any = sign
+	}
+	if r.Steps && auto && inOpenSection(&r) {
+		sign = now // there are no steps meanwhile
+	}
+	if sign.After(o.last) {
+		o.last = sign
+	}
+	if r.Steps {
+		*told = append(*told, r)
+	}
+	return r.Steps
 }
 
 // wishedForCores is when workers here were seen last that waited for a core.

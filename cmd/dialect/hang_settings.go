@@ -11,7 +11,7 @@ import (
 // Conditions of the settings below.
 var (
 	// watchesHangs is met where silent workers are looked for.
-	watchesHangs = when("without --hang-timeout", "give --hang-timeout TIME too", func(j *job.Job) bool { return j.Hang.Timeout > 0 })
+	watchesHangs = when("without --hang-timeout", "give --hang-timeout TIME too", func(j *job.Job) bool { return j.Hang.Watches() })
 	// restartsHung is met where workers that hang can be started again.
 	restartsHung = condition{
 		"while --max-restarts is 0: nothing would be restarted", "give --max-restarts N, or --on-hang dump or fail",
@@ -25,10 +25,16 @@ var (
 func hangSettings() []setting {
 	return []setting{
 		{
-			flag: "hang-timeout", form: formTime, arg: "TIME", def: "0s", group: groupExits, anywhere: true,
+			flag: "hang-timeout", form: formTime, arg: "TIME|auto", def: "0s", group: groupExits, anywhere: true,
 			use:  use{byAgents},
-			help: "The workers hang when none of them, on all nodes, has shown a sign of life for this long: output, CPU time, a checkpoint, or where a program tells of its steps (muster.progress), a step. What they do is then looked at, explained in one sentence and kept in the log directory; --on-hang says what follows. It must be longer than anything that is silent for good reasons. 0: nobody looks.",
-			set:  func(r *Request, text string) error { return setTime(&r.Job.Hang.Timeout, text) },
+			help: "The workers hang when none of them, on all nodes, has shown a sign of life for this long: output, CPU time, a checkpoint, or where a program tells of its steps (muster.progress), a step. What they do is then looked at, explained in one sentence and kept in the log directory; --on-hang says what follows. It must be longer than anything that is silent for good reasons. auto: it is learned from the steps that the workers tell; 30 minutes until then, and where they tell none. 0: nobody looks.",
+			set: func(r *Request, text string) error {
+				if r.Job.Hang.Auto = text == "auto"; r.Job.Hang.Auto {
+					r.Job.Hang.Timeout = 0
+					return nil
+				}
+				return setTime(&r.Job.Hang.Timeout, text)
+			},
 		},
 		{
 			flag: "on-hang", form: formList, arg: "dump[,restart|,fail]", def: "dump", group: groupExits, anywhere: true,

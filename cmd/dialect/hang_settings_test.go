@@ -31,7 +31,7 @@ func TestHangSettings(t *testing.T) {
 		if err != nil || got != want {
 			t.Errorf("%s: %+v, %v", line, req.Job.Hang, err)
 		}
-		if answers := want.Timeout > 0 || want.Stacks == job.StacksOn; req.Job.Hang.Answers() != answers {
+		if answers := want.Timeout > 0 || want.Auto || want.Stacks == job.StacksOn; req.Job.Hang.Answers() != answers {
 			t.Errorf("%s: answers %v", line, !answers)
 		}
 	}

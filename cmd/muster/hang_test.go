@@ -203,6 +203,18 @@ func TestHangFails(t *testing.T) {
 	j.wait().expect(t, 124, "no worker has shown a sign of life for", "ranks 0-1: each sleeps at <string>:2 in <module>")
 }
 
+// TestHangAuto hangs a job that has told its steps: no time-out was given, and a minute is enough.
+func TestHangAuto(t *testing.T) {
+	t.Parallel()
+	j := start(t, nil, "run", "-n", "2", "--hang-timeout", "auto", "--on-hang", "fail", "--grace", "1s", "--", "python3", "-c", `
+import muster, time
+for step in range(1, 31):
+    time.sleep(0.1)
+    muster.progress.step(step)
+time.sleep(3600)`)
+	j.wait().expect(t, 124, "no worker has shown a sign of life for 1m", " (--hang-timeout auto: 1m0s): ranks 0-1: each sleeps at <string>:6")
+}
+
 // TestHangDump hangs a job that is only looked at: what was found is in its status and its events, once, and the job
 // goes on; one that writes, computes or tells of its steps does not hang.
 func TestHangDump(t *testing.T) {

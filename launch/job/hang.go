@@ -4,8 +4,10 @@ import "time"
 
 // HangRules say when workers hang, and what follows.
 type HangRules struct {
-	// Timeout is how long all workers may show no sign of life; 0: as long as they like.
+	// Timeout is how long all workers may show no sign of life; 0: as long as they like. Auto has it learned from the
+	// steps that they tell instead.
 	Timeout time.Duration
+	Auto    bool
 	// Action is what follows when that is over.
 	Action HangAction
 	// Stacks says whether Python workers write their stacks when muster asks.
@@ -32,7 +34,10 @@ const (
 	StacksOff  StacksMode = "off"
 )
 
+// Watches reports whether it is looked for workers that hang.
+func (h HangRules) Watches() bool { return h.Timeout > 0 || h.Auto }
+
 // Answers reports whether they do.
 func (h HangRules) Answers() bool {
-	return h.Stacks == StacksOn || h.Stacks != StacksOff && h.Timeout > 0
+	return h.Stacks == StacksOn || h.Stacks != StacksOff && h.Watches()
 }

@@ -198,17 +198,31 @@ func (p *File) decodeTimes(r *Reading) {
 	if r.Sum = p.real(wordSum); !(r.Sum >= 0) || math.IsInf(r.Sum, 0) {
 		r.Sum = 0
 	}
-	times := make([]float64, 0, mostSeconds)
+	times := make([]time.Duration, 0, mostSeconds)
 	for i := range min(p.word(wordTold), mostSeconds) {
 		if s := p.real(wordSeconds + int(i)); s >= 0 && s < math.MaxInt64/float64(time.Second) {
-			times = append(times, s)
+			times = append(times, time.Duration(s*float64(time.Second)))
 		}
 	}
-	if len(times) > 0 {
-		slices.Sort(times)
-		m := (times[(len(times)-1)/2] + times[len(times)/2]) / 2
-		r.Median = time.Duration(m * float64(time.Second))
+	r.Median, r.Spread = MedianOf(times)
+}
+
+// MedianOf returns the median of times, and the median of how far they are from it; 0 for none.
+func MedianOf(times []time.Duration) (median, spread time.Duration) {
+	if len(times) == 0 {
+		return 0, 0
 	}
+	of := func(list []time.Duration) time.Duration {
+		slices.Sort(list)
+		a, b := list[(len(list)-1)/2], list[len(list)/2]
+		return a + (b-a)/2
+	}
+	list := slices.Clone(times)
+	median = of(list)
+	for i, t := range list {
+		list[i] = max(t-median, median-t)
+	}
+	return median, of(list)
 }
 
 // decodeValues reads the values of the last step. Of two with one name the last counts.

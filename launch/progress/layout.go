@@ -61,8 +61,9 @@ type Reading struct {
 	// them.
 	Most int64
 	Back bool
-	// Median is the median time of the last steps; 0 before there are two of them.
-	Median time.Duration
+	// Median is the median time of the last steps, Spread the median of how far their times are from it; 0 before there
+	// are two of them.
+	Median, Spread time.Duration
 	// Buckets count the steps by their time, Sum is the time of all of them in seconds.
 	Buckets [len(bounds) + 1]uint64
 	Sum     float64
