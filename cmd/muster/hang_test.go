@@ -206,7 +206,7 @@ func TestHangFails(t *testing.T) {
 // TestHangAuto hangs a job that has told its steps: no time-out was given, and a minute is enough.
 func TestHangAuto(t *testing.T) {
 	t.Parallel()
-	j := start(t, nil, "run", "-n", "2", "--hang-timeout", "auto", "--on-hang", "fail", "--grace", "1s", "--", "python3", "-c", `
+	j := start(t, nil, "run", "-n", "2", "--ckpt", "on", "--hang-timeout", "auto", "--on-hang", "fail", "--grace", "1s", "--", "python3", "-c", `
 import muster, time
 for step in range(1, 31):
     time.sleep(0.1)
