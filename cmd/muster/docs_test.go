@@ -13,8 +13,9 @@ import (
 // theirFlags are flags on our pages that belong to other programs, which the pages name beside them.
 var theirFlags = map[string][]string{
 	"a platform's or a tool's": {
-		"--am", "--api-key", "--app", "--count-ecc", "--ipc", "--ntasks-per-node", "--query-gpu", "--shm-size",
-		"--deepspeed", "--token",
+		"--am", "--api-key", "--app", "--count-ecc", "--gpus", "--gpus-per-node", "--init", "--ipc", "--no-kill",
+		"--ntasks-per-node", "--query-gpu", "--shm-size",
+		"--deepspeed", "--time", "--token", "--ulimit",
 	},
 	"Megatron's": {
 		"--async-save", "--ckpt-format", "--ckpt-step", "--exit-on-missing-checkpoint", "--finetune", "--load",
@@ -25,8 +26,11 @@ var theirFlags = map[string][]string{
 		"--merge-stderr-to-stdout", "--path", "--prefix", "--preload-binary", "--rankfile", "--report-bindings", "--show-state",
 		"--timeout", "--timestamp-output", "--tune", "--use-hwthread-cpus", "--xterm",
 	},
-	"pip's, docker's and sha256sum's": {"--check", "--force-reinstall", "--from", "--target", "--user"},
-	"horovodrun's, abbreviated":       {"--slots"},
+	"pip's, docker's and sha256sum's": {
+		"--check", "--find-links", "--force-reinstall", "--from", "--no-cache-dir", "--no-index", "--target", "--user",
+	},
+	"Trainer's":                 {"--output-dir"},
+	"horovodrun's, abbreviated": {"--slots"},
 }
 
 var (
@@ -84,7 +88,7 @@ func TestPagesNameWhatThereIs(t *testing.T) {
 	if err != nil || len(pages) < 15 || len(compat) < 7 {
 		t.Fatalf("%d and %d pages, %v", len(pages), len(compat), err)
 	}
-	for _, page := range slices.Concat([]string{"../../README.md"}, pages, compat) {
+	for _, page := range slices.Concat([]string{"../../README.md"}, pages, compat, guidePages(t)) {
 		text, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)
@@ -170,6 +174,12 @@ func TestPagesLinksLead(t *testing.T) {
 		}
 		pages = append(pages, found...)
 	}
+	pages = append(pages, guidePages(t)...)
+	examples, err := filepath.Glob("../../examples/*/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages = append(pages, examples...)
 	read := func(page string) string {
 		text, err := os.ReadFile(page)
 		if err != nil {
@@ -179,8 +189,8 @@ func TestPagesLinksLead(t *testing.T) {
 	}
 	index := read("../../docs/README.md")
 	for _, page := range pages {
-		if dir := filepath.Base(filepath.Dir(page)); dir == "docs" && filepath.Base(page) != "README.md" &&
-			!strings.Contains(index, "]("+filepath.Base(page)) {
+		if name, ours := strings.CutPrefix(page, "../../docs/"); ours && name != "README.md" && !strings.HasPrefix(name, "adr/") &&
+			!strings.Contains(index, "]("+name) {
 			t.Errorf("docs/README.md does not name %s", page)
 		}
 		for _, m := range linkOnPage.FindAllStringSubmatch(codeOnPage.ReplaceAllString(read(page), ""), -1) {
