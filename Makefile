@@ -132,10 +132,11 @@ cover: test-deps ## build/cover.html and the total
 	go tool cover -func build/cover.out | tail -n 1
 
 .PHONY: lint
-lint: $(GOLANGCI) $(ACTIONLINT) ## go vet, golangci-lint, formatting, the workflow of a release
+lint: $(GOLANGCI) $(ACTIONLINT) ## go vet, golangci-lint, formatting, the workflows of a release and of an example
 	go vet ./...
 	$(GOLANGCI) run ./...
 	$(ACTIONLINT)
+	$(ACTIONLINT) examples/ci-smoke-test/workflow.yml
 
 .PHONY: vuln
 vuln: $(GOVULNCHECK) ## known holes in what muster calls of its modules and of Go; needs Go's vulnerability database, by network or GOVULNDB

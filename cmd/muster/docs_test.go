@@ -29,8 +29,8 @@ var theirFlags = map[string][]string{
 	"pip's, docker's and sha256sum's": {
 		"--check", "--find-links", "--force-reinstall", "--from", "--no-cache-dir", "--no-index", "--target", "--user",
 	},
-	"Trainer's":                 {"--output-dir"},
-	"horovodrun's, abbreviated": {"--slots"},
+	"Trainer's and our examples'": {"--fail-at", "--output-dir"},
+	"horovodrun's, abbreviated":   {"--slots"},
 }
 
 var (
@@ -219,4 +219,20 @@ func anchors(text string) []string {
 		found = append(found, strings.ReplaceAll(plain, " ", "-"))
 	}
 	return found
+}
+
+// The example of a training image is the one that the releases' scripts have.
+func TestTrainingImageExample(t *testing.T) {
+	t.Parallel()
+	var texts []string
+	for _, path := range []string{"../../scripts/dist/images/Dockerfile.training", "../../examples/training-image/Dockerfile"} {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts = append(texts, strings.ReplaceAll(string(text), " -f Dockerfile.training", ""))
+	}
+	if texts[0] != texts[1] {
+		t.Errorf("%q\nand\n%q", texts[0], texts[1])
+	}
 }

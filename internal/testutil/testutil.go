@@ -78,9 +78,9 @@ func Torchrun(t testing.TB) string {
 	return filepath.Join(filepath.Dir(Torch(t)), "torchrun")
 }
 
-// Peer returns the bin folder of the environment with a launcher that muster replaces, or a framework whose checkpoints
-// it keeps: accelerate (with which transformers' Trainer runs), colossalai, deepspeed, dlrover, horovod or
-// megatron-core. scripts/peers has their versions.
+// Peer returns the bin folder of the environment with a launcher that muster replaces, a framework whose checkpoints it
+// keeps, or one of an example: accelerate (with which transformers' Trainer runs), colossalai, deepspeed, dlrover,
+// horovod, jax, lightning or megatron-core. scripts/peers has their versions.
 func Peer(t testing.TB, name string) string {
 	t.Helper()
 	Long(t)
