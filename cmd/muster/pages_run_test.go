@@ -96,13 +96,7 @@ func newPageRun(t *testing.T, blocks []block) *pageRun {
 	path := bin + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	links := map[string]string{"muster": self}
 	if i := slices.IndexFunc(blocks, func(b block) bool { return b.environment() != "" }); i >= 0 && soakMode() {
-		python := ""
-		if name := blocks[i].environment(); name == "torch" {
-			python = filepath.Dir(testutil.Torch(t))
-		} else {
-			python = testutil.Peer(t, name)
-		}
-		path = bin + ":" + python + path[len(bin):]
+		path = bin + ":" + environmentBin(t, blocks[i].environment()) + path[len(bin):]
 	} else {
 		links["python"] = python
 	}
@@ -120,6 +114,15 @@ func newPageRun(t *testing.T, blocks []block) *pageRun {
 	r.environ = append(cleanEnviron(), "PATH="+path, "HOME="+r.dir, "XDG_RUNTIME_DIR="+runtime, "PYTHONDONTWRITEBYTECODE=1",
 		logFormatVariable+"=text")
 	return r
+}
+
+// environmentBin is the folder with the Python of an environment.
+func environmentBin(t *testing.T, name string) string {
+	t.Helper()
+	if name == "torch" {
+		return filepath.Dir(testutil.Torch(t))
+	}
+	return testutil.Peer(t, name)
 }
 
 func soakMode() bool { return os.Getenv("MUSTER_SOAK") == "1" }
@@ -140,7 +143,7 @@ func (r *pageRun) run(blocks []block) {
 		case b.has("run"):
 			var wrong error
 			try := func() bool {
-				cmd, out := r.command(b, blockScript(b))
+				cmd, out := r.command(blockScript(b))
 				err := cmd.Run()
 				if err != nil {
 					r.t.Fatalf("line %d: %v\n%s", b.line, err, out)
@@ -166,7 +169,7 @@ func (r *pageRun) run(blocks []block) {
 }
 
 // command runs a script in the directory of the page; both of its streams go into one.
-func (r *pageRun) command(b block, script string) (*exec.Cmd, *bytes.Buffer) {
+func (r *pageRun) command(script string) (*exec.Cmd, *bytes.Buffer) {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), blockLimit)
 	r.t.Cleanup(cancel)
@@ -181,7 +184,7 @@ func (r *pageRun) command(b block, script string) (*exec.Cmd, *bytes.Buffer) {
 
 func (r *pageRun) start(b block) {
 	r.t.Helper()
-	cmd, out := r.command(b, blockScript(b))
+	cmd, out := r.command(blockScript(b))
 	if err := cmd.Start(); err != nil {
 		r.t.Fatalf("line %d: %v", b.line, err)
 	}
@@ -204,7 +207,7 @@ func (r *pageRun) dry(b block) {
 		if line == c.line {
 			r.t.Fatalf("line %d: %q starts no muster", b.line, c.line)
 		}
-		cmd, out := r.command(b, line)
+		cmd, out := r.command(line)
 		if err := cmd.Run(); err != nil || !strings.Contains(out.String(), "dry run of muster") {
 			r.t.Errorf("line %d: %s: %v\n%s", b.line, line, err, out)
 		}
