@@ -26,7 +26,7 @@ type savedStep struct {
 // noteSavedLocked notes a step that all ranks have saved in this round, where this node leads.
 func (s *Service) noteSavedLocked(st *set) {
 	complete := st.view.Complete
-	if s.saved.news == nil || len(complete) == 0 || complete[0].Era>>eraShift != s.round || s.team.leading == nil {
+	if s.saved.news == nil || len(complete) == 0 || complete[0].Era>>eraShift != s.round || s.participant.leading == nil {
 		return
 	}
 	if last, told := s.saved.last[st.dir]; told && complete[0].Compare(last) <= 0 {
