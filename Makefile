@@ -190,6 +190,12 @@ docs: build ## man pages and shell completions into build/
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 0) go run -tags man -ldflags "-X main.version=$(VERSION)" ./cmd/muster man build/man
 	for shell in bash zsh fish; do bin/muster completion $$shell > build/completion/muster.$$shell; done
 
+SITE = $(CACHE)/site-$(shell sed -n 's/^mkdocs-material==//p' scripts/site/requirements.txt)
+
+.PHONY: site
+site: ## build/site: all pages as a web site, links checked; installs mkdocs-material once
+	scripts/site/build.sh $(SITE)
+
 .PHONY: clean
 clean: ## remove bin/ and build/; the cache folder stays
 	rm -rf bin build internal/accel/probe/blob

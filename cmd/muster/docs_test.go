@@ -236,3 +236,25 @@ func TestTrainingImageExample(t *testing.T) {
 		t.Errorf("%q\nand\n%q", texts[0], texts[1])
 	}
 }
+
+// The web site has all pages, but for decisions, which the pages link.
+func TestSiteHasAllPages(t *testing.T) {
+	t.Parallel()
+	nav, err := os.ReadFile("../../scripts/site/mkdocs.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages := guidePages(t)
+	for _, pattern := range []string{"../../docs/*.md", "../../docs/compat/*.md"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) < 7 {
+			t.Fatalf("%s: %d pages, %v", pattern, len(found), err)
+		}
+		pages = append(pages, found...)
+	}
+	for _, page := range pages {
+		if name := strings.TrimPrefix(page, "../../"); !strings.Contains(string(nav), "- "+name+"\n") {
+			t.Errorf("scripts/site/mkdocs.yml does not name %s", name)
+		}
+	}
+}
