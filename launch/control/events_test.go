@@ -40,6 +40,23 @@ func TestEvents(t *testing.T) {
 	}
 }
 
+// TestFrequentEventsGoFirst: what has happened to the job outlasts any number of saved steps and of single workers.
+func TestFrequentEventsGoFirst(t *testing.T) {
+	t.Parallel()
+	var e Events
+	e.Moved("a", report.Status{Phase: report.PhaseRunning})
+	e.Add(Event{Type: NodeLost})
+	rank := 3
+	for range 2 * mostEvents {
+		e.Add(Event{Type: CheckpointSaved})
+		e.Add(Event{Type: WorkerStarted, Rank: &rank})
+	}
+	got := e.After(t.Context(), 0)
+	if len(got) < 2 || got[0].Type != PhaseChanged || got[1].Type != NodeLost || got[2].Seq < mostEvents {
+		t.Errorf("%+v", got[:min(len(got), 3)])
+	}
+}
+
 // TestEventsAreWaitedFor: a client that waits hears of the next event, and one that hears nothing gets an answer all
 // the same.
 func TestEventsAreWaitedFor(t *testing.T) {

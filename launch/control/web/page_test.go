@@ -45,6 +45,17 @@ func eventful(w *world) {
 	phase(31*time.Minute, report.PhaseRestarting, 1, 2, job.ReasonRequested, "somebody has asked for it")
 	phase(33*time.Minute, report.PhaseRunning, 2, 2, "", "")
 	saved(6, 9)
+	takes, not := true, false
+	w.status.Sidecars = []report.Sidecar{
+		{
+			Node: "node-0", Command: "tensorboard --logdir runs --port 6006", State: report.PhaseRunning, PID: 3702, Port: 6006,
+			Healthy: &takes,
+		},
+		{
+			Node: "node-0", Index: 1, Command: "python3 watch.py", State: report.PhaseRunning, PID: 3990, Restarts: 2, Port: 8080,
+			Healthy: &not, LastExit: &report.RankExit{PID: 3703, ExitCode: 1, Time: at.Add(13 * time.Minute).UTC()},
+		},
+	}
 	w.status.RootCause = &report.Cause{
 		Host: "node-0", Rank: 1, LocalRank: 1, PID: 3981, Time: at.Add(12 * time.Minute).UTC(), ExitCode: 1,
 		Cause: "The worker raised an error of Python.", LastLines: []string{
@@ -119,6 +130,16 @@ func TestPictures(t *testing.T) {
 			b.eval(`document.querySelector("#facts dd").textContent`, &running)
 			if want := fmt.Sprintf("of %d run", c.ranks); !strings.Contains(running, want) {
 				t.Errorf("workers: %q", running)
+			}
+			var beside string
+			b.eval(`document.querySelector("#sidecars").innerText`, &beside)
+			for _, want := range []string{
+				"Sidecar 0 on node-0 (tensorboard --logdir runs --port 6006): Running · process 3702 · port 6006 takes connections · 0 restarts",
+				"port 8080 takes no connections · 2 restarts · last exit status 1",
+			} {
+				if !strings.Contains(beside, want) {
+					t.Errorf("sidecars: %q, want %q", beside, want)
+				}
 			}
 			b.eval(`(() => { document.querySelector("#rank").value = 1; document.querySelector("#rank").dispatchEvent(new Event("change")); return true })()`, new(bool))
 			b.until(`document.querySelector("#logs").textContent.includes("step 12029")`)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"muster/internal/proc"
 	"muster/internal/python"
 	"muster/internal/testutil"
 	"muster/launch/evidence"
@@ -140,5 +141,49 @@ func TestParseSocket(t *testing.T) {
 		if _, _, is := parseSocket(line); is {
 			t.Errorf("%q is no connection", line)
 		}
+	}
+}
+
+// Listening finds the ports of a process, and of what it has started, and no connections.
+func TestListening(t *testing.T) {
+	ready := filepath.Join(t.TempDir(), "ready")
+	const program = `
+import os, socket, sys, time
+def listen(family, address):
+    s = socket.socket(family)
+    s.bind((address, 0))
+    s.listen()
+    return s, s.getsockname()[1]
+four, port4 = listen(socket.AF_INET, "127.0.0.1")
+client = socket.create_connection(("127.0.0.1", port4))
+if os.fork() == 0:
+    four.close()
+    other, port = listen(socket.AF_INET, "0.0.0.0")
+    with open(sys.argv[1] + ".part", "w") as f:
+        f.write("%d %d" % (port4, port))
+    os.rename(sys.argv[1] + ".part", sys.argv[1])
+time.sleep(3600)
+`
+	cmd := started(t, nil, "python3", "-c", program, ready)
+	var text []byte
+	testutil.Eventually(t, time.Minute, "both listen", func() bool {
+		var err error
+		text, err = os.ReadFile(ready)
+		return err == nil
+	})
+	trees, err := proc.TreesOf([]int{cmd.Process.Pid})
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, below, _ := strings.Cut(string(text), " ")
+	got := map[string]bool{}
+	for _, at := range Listening(trees[cmd.Process.Pid]) {
+		got[at.String()] = true
+	}
+	if !reflect.DeepEqual(got, map[string]bool{"127.0.0.1:" + own: true, "0.0.0.0:" + below: true}) {
+		t.Errorf("%v, want %s of the process and %s of its child", got, own, below)
+	}
+	if got := Listening(nil); len(got) > 0 {
+		t.Errorf("nobody listens at %v", got)
 	}
 }
