@@ -303,7 +303,7 @@ function item(e) {
   li.append(time, sentence(e));
   return li;
 }
-function wanted(e) { return e.rank === undefined || $("workers").checked || e.type === "WorkerExited" && e.exitCode !== 0 && !e.stopped; }
+function wanted(e) { return e.rank === undefined && e.type !== "CheckpointSaved" || $("workers").checked || e.type === "WorkerExited" && e.exitCode !== 0 && !e.stopped; }
 function drawEvents() { $("events").replaceChildren(...state.events.filter(wanted).slice(-shownEvents).reverse().map(item)); }
 function addEvent(e) {
   state.events.push(e);
