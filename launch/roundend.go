@@ -87,6 +87,7 @@ func (a *Agent) endRound(ctx context.Context, g *WorkerGroup, d policy.Decision)
 		}
 		// Where the nodes have changed, that is why connections broke.
 		if r := in.Report(failures); r != nil && (d.Verdict != policy.Reassemble || !r.Root.IsEcho()) {
+			a.loop.remember(attemptOf(a.meeting.Restarts, &r.Root))
 			a.tell(r, d)
 		}
 		next, err := a.pause(ctx, d, timer.C)
@@ -263,7 +264,11 @@ func (a *Agent) conclude(ctx context.Context, g *WorkerGroup, d policy.Decision)
 		in.Elsewhere = a.gather(context.WithoutCancel(ctx), a.Plan.Job.Stop.Grace+endGather)
 		if o.Report = in.Report(failures); o.Report != nil && d.Rank >= 0 {
 			// The policy saw exits only, the report knows who was first.
-			d.Rank, d.Status = o.Report.Root.Rank, o.Report.Status()
+			d.Rank = o.Report.Root.Rank
+			a.loop.remember(attemptOf(a.meeting.Restarts, &o.Report.Root))
+			if !d.InLoop() {
+				d.Status = o.Report.Status()
+			}
 		}
 		d.Status = a.agree(ctx, max(d.Status, 1))
 	case d.Verdict == policy.Succeed:
@@ -300,7 +305,12 @@ func (a *Agent) finish(ctx context.Context, o report.Outcome, d policy.Decision)
 		o.Reason = d.Reason
 	}
 	o.Message = d.Message()
-	if o.Report != nil && d.Rank >= 0 {
+	compared := a.comparison(d)
+	if compared != "" {
+		o.Message += "; " + compared
+		a.Log.Error().Str("reason", d.Message()).Str("compared", compared).Int("crash_loop", a.Plan.Job.Restart.CrashLoop).
+			Msg("the job is in a crash loop: it is not started again")
+	} else if o.Report != nil && d.Rank >= 0 {
 		root := d // the status that the nodes agreed on may be another's
 		root.Status = o.Report.Status()
 		o.Message = root.Message()
@@ -331,6 +341,9 @@ func (a *Agent) finish(ctx context.Context, o report.Outcome, d policy.Decision)
 		}
 		if o.Report != nil {
 			o.Report.Restarts, o.Report.Logs = a.policy.Account(d, a.Plan.Hostname), a.whereLogs()
+			if compared != "" {
+				o.Report.Restarts += "; " + compared
+			}
 			summary = o.Report.Text()
 			if a.ErrorFile != "" {
 				if err := o.Report.CopyErrorFile(a.ErrorFile); err != nil {

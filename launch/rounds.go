@@ -324,6 +324,7 @@ func (a *Agent) watch(ctx context.Context, g *WorkerGroup) (policy.Decision, err
 	var lingering policy.Decision
 	var borne *report.Input // of failures that were borne until everybody had ended
 	over, tallied := m.lease.over, a.meeting.Tallied()
+	a.loop.begin(time.Now())
 	a.policy.Step(policy.Event{
 		Kind: policy.GroupStarted, At: time.Now(), World: m.WorldSize, Restarts: m.Restarts, Replacements: m.Replacements,
 	})
@@ -375,6 +376,7 @@ func (a *Agent) watch(ctx context.Context, g *WorkerGroup) (policy.Decision, err
 		case err != nil || d.Verdict == policy.CarryOn:
 		case d.Verdict == policy.RestartWorker:
 			a.suspect = true
+			a.loop.begin(time.Now())
 			err = a.endWorker(ctx, g, d)
 			d = policy.Decision{Rank: -1}
 		default:
@@ -417,7 +419,7 @@ func (a *Agent) stepExit(ctx context.Context, w *worker) policy.Decision {
 	}).Dur("dur_ms", exit.Ended.Sub(exit.Started)).Msg("worker exited")
 	return a.policy.Step(policy.Event{
 		Kind: policy.WorkerExited, At: exit.Ended, Rank: w.Rank, Status: exit.Status(), Stopped: w.stopped, Echo: a.isEcho(ctx, w),
-		Hopeless: a.isHopeless(ctx, w),
+		Hopeless: a.isHopeless(ctx, w), Further: exit.Success() || w.stopped || a.further(ctx),
 	})
 }
 
@@ -442,7 +444,7 @@ func (a *Agent) tally(ctx context.Context, g *WorkerGroup) (borne *report.Input,
 // worldOver decides for a world whose workers have all ended. The first of the failures that were borne decides, on
 // whichever node it was.
 func (a *Agent) worldOver(ctx context.Context, sum rendezvous.Tally, borne *report.Input) policy.Decision {
-	e := policy.Event{Kind: policy.WorldEnded, At: time.Now(), Failed: sum.Failed, Rank: -1}
+	e := policy.Event{Kind: policy.WorldEnded, At: time.Now(), Failed: sum.Failed, Rank: -1, Further: sum.Failed == 0 || a.further(ctx)}
 	if borne != nil && sum.Failed > 0 {
 		borne.Elsewhere = a.gather(ctx, restartGather)
 		if r := report.New(*borne); r != nil {
@@ -530,7 +532,10 @@ func (a *Agent) settle(ctx context.Context, d policy.Decision) (policy.Decision,
 func (a *Agent) follow() policy.Decision {
 	a.rememberExcluded()
 	a.Steering.changedNodes(*a.meeting.verdict)
-	return a.surplus(a.policy.Step(policy.Event{Kind: policy.VerdictHeard, At: time.Now(), Said: *a.meeting.verdict, Own: a.meeting.own}))
+	return a.surplus(a.policy.Step(policy.Event{
+		Kind: policy.VerdictHeard, At: time.Now(), Said: *a.meeting.verdict, Own: a.meeting.own,
+		Further: a.meeting.verdict.Kind != rendezvous.Restart || a.further(context.Background()), // it bounds itself
+	}))
 }
 
 // hear takes what the handler says about how the round ends; ok is false when it will say no more. What is known

@@ -73,8 +73,9 @@ type Steering struct {
 	board     roundBoard
 	// others is what was heard last of the round's other nodes, by group rank.
 	others map[int]heardStatus
-	// done is how far workers here have come that have ended.
-	done     doneSteps
+	// done is how far workers here have come that have ended, savedMost the greatest step on disk that was told here.
+	done      doneSteps
+	savedMost *int64
 	accounts accounts
 	// warned are the sections that took too long, by local rank.
 	warned  map[int]time.Time
@@ -363,6 +364,9 @@ func (s *Steering) otherNodes(before *meeting, r rendezvous.Round) {
 
 // committed says that a step of a checkpoint has got its name on disk.
 func (s *Steering) committed(step int64, dir string, took time.Duration) {
+	s.mu.Lock()
+	s.savedMost = greater(s.savedMost, step)
+	s.mu.Unlock()
 	s.happened(control.CheckpointCommitted, func(e *control.Event) { e.Step, e.Message, e.Seconds = &step, dir, took.Seconds() })
 }
 

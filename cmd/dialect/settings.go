@@ -251,6 +251,12 @@ func restartSettings() []setting {
 			set:  func(r *Request, text string) error { return setLimit(&r.Job.Restart.BackoffLimit, text) },
 		},
 		{
+			flag: "crash-loop", form: formNumber, arg: "K", def: "0", group: groupExits, anywhere: true,
+			use:  use{byAgents, remade, restarts, loops},
+			help: "The job fails with status 93, which says that it is not to be started again, when K restarts in a row have not brought it further: no step that is greater than all before, as far as its programs tell them (muster.progress), and no newer checkpoint on disk. Where neither is known, a group that ran for 10 minutes has come further. What the failures have in common is told. 0: nobody looks.",
+			set:  func(r *Request, text string) error { return setCount(&r.Job.Restart.CrashLoop, text) },
+		},
+		{
 			flag: "restart-limit", form: formNumber, arg: "N|N/rank|none", def: "none", group: groupExits, anywhere: true,
 			use:  use{remade, losable, nodesReturn, ranksLast},
 			help: "How often the loss of a node may lead to a new round, over the whole job; with /rank how often the node of each group rank may be replaced, where going on with fewer nodes replaces nobody.",

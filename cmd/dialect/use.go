@@ -100,6 +100,14 @@ var (
 		"while --max-restarts is 0: nothing would be restarted", "give --max-restarts N",
 		func(r *Request, _ map[string]given) bool { return r.Job.Restart.MaxRestarts > 0 || r.driven() },
 	}
+	// loops is met where a crash loop can be longer than the restarts that are left.
+	loops = condition{
+		"above --max-restarts: that limit would always be met first", "give --max-restarts at least the same number",
+		func(r *Request, _ map[string]given) bool {
+			rules := &r.Job.Restart
+			return rules.CrashLoop <= rules.MaxRestarts || rules.Window > 0 || !r.Job.Alone()
+		},
+	}
 	rounds = condition{
 		"while --max-restarts is 0 on one node: nothing would be restarted", "give --max-restarts N",
 		func(r *Request, _ map[string]given) bool {

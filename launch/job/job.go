@@ -438,6 +438,8 @@ type RestartRules struct {
 	Delay       time.Duration
 	DelayFactor float64
 	DelayMax    time.Duration
+	// CrashLoop is how many restarts in a row may bring the job no further; 0: any number.
+	CrashLoop int
 	// Retryable are the exit codes that RestartExitCode retries; Fatal codes are never retried under any policy. A
 	// signal n counts as 128+n.
 	Retryable, Fatal ExitCodes

@@ -12,6 +12,7 @@ const (
 	ReasonFatal        Reason = "FatalExitCode"        // a code of RestartRules.Fatal
 	ReasonMaxRestarts  Reason = "MaxRestartsReached"   // RestartRules.MaxRestarts
 	ReasonBackoffLimit Reason = "BackoffLimitReached"  // RestartRules.BackoffLimit
+	ReasonCrashLoop    Reason = "CrashLoop"            // RestartRules.CrashLoop
 	ReasonDeadline     Reason = "DeadlineExceeded"     // RestartRules.Deadline
 	ReasonStopped      Reason = "StopRequested"        // a signal to muster, or muster stop
 	ReasonRequested    Reason = "RestartRequested"     // reassembled: muster restart

@@ -55,6 +55,10 @@ func (d Decision) Final() bool {
 	return d.Verdict == Succeed || d.Verdict == Fail || d.Leaves()
 }
 
+// InLoop reports whether the job ends because its restarts do not bring it further: its status says that nobody is to
+// start it again, and not how a worker has ended.
+func (d Decision) InLoop() bool { return d.Verdict == Fail && d.Reason == job.ReasonCrashLoop }
+
 // Leaves reports whether this node leaves, and the others may go on.
 func (d Decision) Leaves() bool { return d.Verdict == StopForNow || d.Verdict == Leave }
 

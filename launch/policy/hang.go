@@ -13,6 +13,9 @@ func (p *Policy) hang(e Event) Decision {
 		p.state = decided
 		return d
 	}
+	if loop, is := p.looping(e); is {
+		return loop
+	}
 	switch why := p.overLimit(e.At); {
 	case why == job.ReasonWorkerFailed, p.rules.Policy == job.RestartNever, p.rules.Policy == job.RestartOnNodeFail:
 		p.state = decided // there was no limit to reach
@@ -21,6 +24,7 @@ func (p *Policy) hang(e Event) Decision {
 		p.state, d.Reason = decided, why
 		return d
 	}
+	p.idle++
 	d.Verdict, d.Status = Restart, 0
 	return p.again(e.At, d)
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"muster/internal/errhint"
 	"muster/launch/job"
 )
 
@@ -14,6 +15,7 @@ type counts struct {
 	here     int         // of this node or one of its workers, within a round
 	own      []time.Time // restarts that failures on this node caused, as far as the limits still count them
 	job      []time.Time // restarts and losses of the whole job, by the time at which this node learnt of them
+	idle     int         // restarts since the job last came further
 	inARow   int         // restarts since the group last ran healthy: the exponent of the delay
 }
 
@@ -76,6 +78,8 @@ func (p *Policy) Account(d Decision, here string) string {
 		text += ": none is left"
 	case d.Reason == job.ReasonBackoffLimit:
 		text += fmt.Sprintf(": the limit of %d for the whole job is reached (--backoff-limit)", p.rules.BackoffLimit)
+	case d.InLoop():
+		text += fmt.Sprintf(": %d in a row have not brought the job further (--crash-loop)", p.rules.CrashLoop)
 	case d.Reason == job.ReasonFatal:
 		text += fmt.Sprintf(": status %d is fatal (--fatal-exit-codes)", d.Status)
 	case d.Reason == job.ReasonWorkerFailed && !p.restartable(d.Status):
@@ -84,4 +88,28 @@ func (p *Policy) Account(d Decision, here string) string {
 		text += ": it would fail of the same again"
 	}
 	return text
+}
+
+// looping ends the job where as many restarts as a crash loop has have not brought it further, before the failure e.
+func (p *Policy) looping(e Event) (Decision, bool) {
+	if e.Further {
+		p.idle = 0
+	}
+	if p.rules.CrashLoop == 0 || p.idle < p.rules.CrashLoop {
+		return Decision{}, false
+	}
+	p.state = decided
+	text := e.Text
+	if e.Kind != WorkersHang {
+		text = fmt.Sprintf("rank %d ended with status %d", e.Rank, e.Status)
+		if e.Rank < 0 {
+			text = "workers failed"
+		}
+	} else {
+		e.Rank = -1
+	}
+	return Decision{
+		Verdict: Fail, Reason: job.ReasonCrashLoop, Rank: e.Rank, Status: errhint.DoNotRetry,
+		Text: text + fmt.Sprintf(", and %d restarts in a row have not brought the job further", p.idle),
+	}, true
 }

@@ -39,6 +39,9 @@ type Event struct {
 	Echo bool
 	// Hopeless says of a WorkerExited that what it failed of would be there again after a restart.
 	Hopeless bool
+	// Further says of a failure, and of WorkersHang, WorldEnded and VerdictHeard, that the job has come further with the
+	// group than before it.
+	Further bool
 	// World belongs to GroupStarted: the workers of all nodes, 0 where this node is alone. Restarts and Replacements
 	// are the whole job's so far.
 	World, Restarts, Replacements int
@@ -305,6 +308,7 @@ func (p *Policy) failed(e Event) bool {
 // count. all says that no worker runs any more.
 func (p *Policy) success(now time.Time, all bool) Decision {
 	if p.rules.Policy == job.RestartAlways && p.overLimit(now) == "" {
+		p.idle = 0
 		return p.again(now, Decision{Verdict: Restart, Reason: job.ReasonFinished, Rank: -1})
 	}
 	d := Decision{Verdict: Succeed, Reason: job.ReasonSucceeded, Rank: -1}
@@ -332,9 +336,13 @@ func (p *Policy) retry(now time.Time, e Event, how Verdict) Decision {
 	if !p.restartable(e.Status) {
 		return p.failure(e, job.ReasonWorkerFailed)
 	}
+	if d, is := p.looping(e); is {
+		return d
+	}
 	if why := p.overLimit(now); why != "" {
 		return p.failure(e, why)
 	}
+	p.idle++
 	return p.again(now, Decision{Verdict: how, Reason: job.ReasonWorkerFailed, Rank: e.Rank, Status: e.Status})
 }
 
@@ -407,6 +415,10 @@ func (p *Policy) follow(e Event) Decision {
 	case Restart:
 		p.heal(e.At)
 		p.inARow++
+		if e.Further {
+			p.idle = 0
+		}
+		p.idle++
 		p.learn(e.At, 1)
 		if e.Own {
 			p.own = append(p.own, e.At)

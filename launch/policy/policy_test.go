@@ -96,6 +96,7 @@ func parseEvent(t *testing.T, word, rest string) Event {
 		}
 		e.Stopped = len(fields) > 3 && fields[3] == "stopped"
 		e.Echo = len(fields) > 3 && fields[3] == "echo"
+		e.Further = len(fields) > 3 && fields[3] == "further"
 	case "hang":
 		e.Kind, e.StartAgain, e.Status, e.Text = WorkersHang, slices.Contains(fields, "restart"), 124, "nobody lives"
 	case "waited":
@@ -125,6 +126,8 @@ func parseRules(t *testing.T, text string) (job.RestartRules, int) {
 			rules.Policy = job.RestartPolicy(value)
 		case "max":
 			rules.MaxRestarts, err = strconv.Atoi(value)
+		case "loop":
+			rules.CrashLoop, err = strconv.Atoi(value)
 		case "backoff":
 			rules.BackoffLimit, err = strconv.Atoi(value)
 		case "window":

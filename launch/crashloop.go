@@ -1,0 +1,221 @@
+package launch
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"muster/internal/printable"
+	"muster/internal/wording"
+	"muster/launch/evidence"
+	"muster/launch/policy"
+	"muster/launch/report"
+)
+
+// unknownProgress is how long a group has to run to have come further where neither steps nor checkpoints are told.
+const unknownProgress = 10 * time.Minute
+
+// distance is how far a job has come: its greatest step, and the newest checkpoint on disk.
+type distance struct{ step, saved *int64 }
+
+// known reports whether anything is known of it.
+func (d distance) known() bool { return d.step != nil || d.saved != nil }
+
+// beyond reports whether it is further than before.
+func (d distance) beyond(before distance) bool {
+	more := func(now, was *int64) bool { return now != nil && (was == nil || *now > *was) }
+	return more(d.step, before.step) || more(d.saved, before.saved)
+}
+
+// greater is the greater one of two numbers that may be missing.
+func greater(a *int64, b int64) *int64 {
+	if a != nil && *a >= b {
+		return a
+	}
+	return &b
+}
+
+// crashLoop follows whether restarts bring the job further.
+type crashLoop struct {
+	best  distance // before the group that runs
+	began time.Time
+	// judged says that further is known of this group, at how far it came.
+	judged, further bool
+	at              distance
+	failed          []attempt
+}
+
+// attempt is how a group failed.
+type attempt struct {
+	restarts        int
+	rank            int // -1: of no single one
+	node, how, says string
+}
+
+// begin takes in that workers start.
+func (c *crashLoop) begin(now time.Time) {
+	if c.at.known() {
+		c.best = c.at
+	}
+	c.began, c.judged = now, false
+}
+
+// further reports whether the job has come further with the workers that run or have failed just now, as far as
+// --crash-loop wants to know it.
+func (a *Agent) further(ctx context.Context) bool {
+	c := &a.loop
+	if a.Plan.Job.Restart.CrashLoop == 0 {
+		return true
+	}
+	if !c.judged {
+		at, back := a.Steering.farthest(context.WithoutCancel(ctx))
+		c.judged, c.at = true, at
+		switch {
+		case back: // steps do not only go up: how far it is cannot be told by them
+			c.further = true
+		case at.known():
+			c.further = at.beyond(c.best)
+		default:
+			c.further = time.Since(c.began) >= unknownProgress
+		}
+	}
+	return c.further
+}
+
+// farthest is how far the job has come, as far as it is known here. back says that workers here tell steps which do not
+// only go up.
+func (s *Steering) farthest(ctx context.Context) (d distance, back bool) {
+	own := s.Status()
+	s.mu.Lock()
+	d.saved = s.savedMost
+	if s.done.some {
+		d.step = greater(nil, s.done.most)
+	}
+	back = s.done.unclear
+	for _, p := range s.places {
+		if p.worker == nil {
+			continue
+		}
+		if r, told := p.worker.progress.Read(); told && r.Steps {
+			d.step, back = greater(d.step, r.Most), back || r.Back
+		}
+	}
+	board := s.board.Board != nil
+	s.mu.Unlock()
+	if own.Nodes > 1 && board {
+		for _, r := range s.world(ctx, own).Ranks {
+			if r.Progress != nil {
+				d.step = greater(d.step, r.Progress.Step)
+			}
+		}
+	}
+	return d, back
+}
+
+// remember keeps how a group failed, to compare it with others.
+func (c *crashLoop) remember(f attempt) {
+	c.failed = slices.DeleteFunc(c.failed, func(o attempt) bool { return o.restarts == f.restarts })
+	c.failed = append(c.failed, f)
+	c.failed = c.failed[max(0, len(c.failed)-mostAttempts):]
+}
+
+// mostAttempts is how many failures are compared.
+const mostAttempts = 100
+
+// tracebackLine is where a line of the program stands in what Python says of an exception.
+var tracebackLine = regexp.MustCompile(`^\s*File "([^"]+)", line (\d+)`)
+
+// attemptOf is how a group failed by the root cause of its failure.
+func attemptOf(restarts int, f *report.Failure) attempt {
+	a := attempt{restarts: restarts, rank: f.Rank, node: f.Host, how: f.Ending()}
+	words := f.Words()
+	where := ""
+	for _, line := range slices.Backward(words) {
+		m := tracebackLine.FindStringSubmatch(line)
+		if m == nil {
+			continue
+		}
+		at := " at " + path.Base(m[1]) + ":" + m[2]
+		if !(evidence.Frame{File: m[1]}).Library() {
+			where = at
+			break
+		}
+		if where == "" {
+			where = at
+		}
+	}
+	a.how += where
+	for _, line := range slices.Backward(words) {
+		if line = strings.TrimSpace(line); line != "" {
+			a.says = printable.Line(line, 200)
+			break
+		}
+	}
+	return a
+}
+
+// describe is an attempt in words, with the node where that is wanted.
+func (f attempt) describe(node bool) string {
+	text := f.how
+	if f.rank >= 0 {
+		text = fmt.Sprintf("rank %d by %s", f.rank, f.how)
+	}
+	if node && f.node != "" {
+		text += " on node " + f.node
+	}
+	if f.says != "" {
+		text += " (" + f.says + ")"
+	}
+	return text
+}
+
+// compare says what the newest n failures have in common, and where they differ; empty for less than two.
+func (c *crashLoop) compare(n int, nodes bool) string {
+	list := c.failed[max(0, len(c.failed)-n):]
+	if len(list) < 2 {
+		return ""
+	}
+	var order []string
+	times := map[string]int{}
+	sameRank, sameNode := true, true
+	for _, f := range list {
+		text := f.describe(nodes)
+		if times[text] == 0 {
+			order = append(order, text)
+		}
+		times[text]++
+		sameRank, sameNode = sameRank && f.rank == list[0].rank, sameNode && f.node == list[0].node
+	}
+	if len(order) == 1 {
+		return fmt.Sprintf("all %d attempts failed in the same way: %s", len(list), order[0])
+	}
+	slices.SortStableFunc(order, func(a, b string) int { return times[b] - times[a] })
+	const most = 4
+	parts := make([]string, 0, most)
+	for _, text := range order[:min(len(order), most)] {
+		parts = append(parts, fmt.Sprintf("%d × %s", times[text], text))
+	}
+	if more := len(order) - most; more > 0 {
+		parts = append(parts, fmt.Sprintf("and %d more ways", more))
+	}
+	same := ""
+	switch {
+	case sameRank && list[0].rank >= 0:
+		same = fmt.Sprintf(", always with rank %d", list[0].rank)
+	case sameNode && nodes && list[0].node != "":
+		same = ", always on node " + list[0].node
+	}
+	return fmt.Sprintf("%s failed in %d ways%s: %s", wording.Plural(len(list), "attempt"), len(order), same, strings.Join(parts, "; "))
+}
+
+// comparison is what the failures of a crash loop have in common, empty for any other end.
+func (a *Agent) comparison(d policy.Decision) string {
+	if !d.InLoop() {
+		return ""
+	}
+	return a.loop.compare(a.Plan.Job.Restart.CrashLoop+1, !a.meeting.alone())
+}
