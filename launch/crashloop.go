@@ -4,11 +4,11 @@ import (
 	"context"
 	"fmt"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
+	"muster/internal/lazyregexp"
 	"muster/internal/printable"
 	"muster/internal/wording"
 	"muster/launch/evidence"
@@ -127,7 +127,7 @@ func (c *crashLoop) remember(f attempt) {
 const mostAttempts = 100
 
 // tracebackLine is where a line of the program stands in what Python says of an exception.
-var tracebackLine = regexp.MustCompile(`^\s*File "([^"]+)", line (\d+)`)
+var tracebackLine = lazyregexp.New(`^\s*File "([^"]+)", line (\d+)`)
 
 // attemptOf is how a group failed by the root cause of its failure.
 func attemptOf(restarts int, f *report.Failure) attempt {
@@ -135,7 +135,7 @@ func attemptOf(restarts int, f *report.Failure) attempt {
 	words := f.Words()
 	where := ""
 	for _, line := range slices.Backward(words) {
-		m := tracebackLine.FindStringSubmatch(line)
+		m := tracebackLine().FindStringSubmatch(line)
 		if m == nil {
 			continue
 		}

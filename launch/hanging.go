@@ -153,7 +153,7 @@ func (a *Agent) stepHang(h hang, lingers bool) policy.Decision {
 	return a.policy.Step(policy.Event{
 		Kind: policy.WorkersHang, At: time.Now(), StartAgain: action == job.HangRestart, Status: errhint.Deadline,
 		Further: a.further(context.Background()), // it bounds itself
-		Text: a.hangText(h),
+		Text:    a.hangText(h),
 	})
 }
 

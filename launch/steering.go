@@ -76,7 +76,7 @@ type Steering struct {
 	// done is how far workers here have come that have ended, savedMost the greatest step on disk that was told here.
 	done      doneSteps
 	savedMost *int64
-	accounts accounts
+	accounts  accounts
 	// warned are the sections that took too long, by local rank.
 	warned  map[int]time.Time
 	closed  chan struct{}

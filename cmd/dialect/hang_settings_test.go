@@ -8,6 +8,26 @@ import (
 	"muster/launch/job"
 )
 
+// A crash loop is counted where restarts are.
+func TestCrashLoopSettings(t *testing.T) {
+	t.Parallel()
+	for line, says := range map[string]string{
+		"run --max-restarts 3 --crash-loop 3 prog":                                                    "",
+		"--crash-loop 2 torchrun --max-restarts 3 t.py":                                               "",
+		"run --max-restarts 1 --restart-window 1h --crash-loop 5 prog":                                "",
+		"run --nnodes 2 --rdzv muster://n0 --run-id j --max-restarts 1 --crash-loop 2 prog":           "",
+		"run --crash-loop 2 prog":                                                                     "while --max-restarts is 0",
+		"run --max-restarts 1 --crash-loop 2 prog":                                                    "above --max-restarts",
+		"run --max-restarts 1 --crash-loop -1 prog":                                                   "crash-loop",
+		"--crash-loop 2 horovodrun -np 2 --min-np 1 --host-discovery-script ./d --reset-limit 3 prog": "elastic horovodrun",
+	} {
+		req, err := ask("", nil, strings.Fields(line)...)
+		if says == "" && (err != nil || req.Job.Restart.CrashLoop == 0) || says != "" && (err == nil || !strings.Contains(err.Error(), says)) {
+			t.Errorf("%s: %d, %v", line, req.Job.Restart.CrashLoop, err)
+		}
+	}
+}
+
 // What follows from a hang is read word by word, and refused by name where it cannot be.
 func TestHangSettings(t *testing.T) {
 	t.Parallel()

@@ -240,3 +240,23 @@ func TestHangDump(t *testing.T) {
 		got.expect(t, 0)
 	}
 }
+
+// TestCrashLoop has a job fail at the same step again and again: it ends before its restarts are used up, with the
+// status for that, and says what the failures have in common. One that comes a step further each time goes on.
+func TestCrashLoop(t *testing.T) {
+	t.Parallel()
+	const script = `
+import muster, os, sys
+n = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+for step in range(1, 6 + n * int(sys.argv[1])):
+    muster.progress.step(step)
+if n < 3: raise ValueError("bad sample")`
+	run := func(further string) outcome {
+		return muster(t, nil, "run", "-n", "1", "--ckpt", "on", "--max-restarts", "9", "--crash-loop", "2", "--restart-delay", "0",
+			"--", "python3", "-c", script, further)
+	}
+	run("0").expect(t, 93, "rank 0 ended with status 1, and 2 restarts in a row have not brought the job further",
+		"all 3 attempts failed in the same way: rank 0 by exit 1 at <string>:6 (ValueError: bad sample)",
+		"2 of 9 used: 2 in a row have not brought the job further (--crash-loop)")
+	run("1").expect(t, 0)
+}
