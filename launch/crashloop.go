@@ -51,7 +51,7 @@ type crashLoop struct {
 
 // attempt is how a group failed.
 type attempt struct {
-	restarts        int
+	began           time.Time
 	rank            int // -1: of no single one
 	node, how, says string
 }
@@ -116,9 +116,10 @@ func (s *Steering) farthest(ctx context.Context) (d distance, back bool) {
 	return d, back
 }
 
-// remember keeps how a group failed, to compare it with others.
+// remember keeps how the group failed, to compare it with others. The last word counts.
 func (c *crashLoop) remember(f attempt) {
-	c.failed = slices.DeleteFunc(c.failed, func(o attempt) bool { return o.restarts == f.restarts })
+	f.began = c.began
+	c.failed = slices.DeleteFunc(c.failed, func(o attempt) bool { return o.began.Equal(f.began) })
 	c.failed = append(c.failed, f)
 	c.failed = c.failed[max(0, len(c.failed)-mostAttempts):]
 }
@@ -130,8 +131,8 @@ const mostAttempts = 100
 var tracebackLine = lazyregexp.New(`^\s*File "([^"]+)", line (\d+)`)
 
 // attemptOf is how a group failed by the root cause of its failure.
-func attemptOf(restarts int, f *report.Failure) attempt {
-	a := attempt{restarts: restarts, rank: f.Rank, node: f.Host, how: f.Ending()}
+func attemptOf(f *report.Failure) attempt {
+	a := attempt{rank: f.Rank, node: f.Host, how: f.Ending()}
 	words := f.Words()
 	where := ""
 	for _, line := range slices.Backward(words) {

@@ -47,8 +47,9 @@ func TestCompareFailures(t *testing.T) {
 	} {
 		var l crashLoop
 		for i, f := range c.failed {
-			l.remember(attemptOf(i, f))
-			l.remember(attemptOf(i, f)) // once more of the same attempt
+			l.begin(time.Unix(int64(i), 0))
+			l.remember(attempt{how: "in a way that was not known yet"})
+			l.remember(attemptOf(f))
 		}
 		if got := l.compare(c.n, c.nodes); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)

@@ -149,7 +149,7 @@ func (a *Agent) stepHang(h hang, lingers bool) policy.Decision {
 	if lingers || a.meeting.decided() || action != job.HangRestart && action != job.HangFail {
 		return policy.Decision{Rank: -1}
 	}
-	a.loop.remember(attempt{restarts: a.policy.Restarts(), rank: -1, how: "a hang", says: h.verdict.Sentence})
+	a.loop.remember(attempt{rank: -1, how: "a hang", says: h.verdict.Sentence})
 	return a.policy.Step(policy.Event{
 		Kind: policy.WorkersHang, At: time.Now(), StartAgain: action == job.HangRestart, Status: errhint.Deadline,
 		Further: a.further(context.Background()), // it bounds itself

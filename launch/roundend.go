@@ -87,7 +87,7 @@ func (a *Agent) endRound(ctx context.Context, g *WorkerGroup, d policy.Decision)
 		}
 		// Where the nodes have changed, that is why connections broke.
 		if r := in.Report(failures); r != nil && (d.Verdict != policy.Reassemble || !r.Root.IsEcho()) {
-			a.loop.remember(attemptOf(a.meeting.Restarts, &r.Root))
+			a.loop.remember(attemptOf(&r.Root))
 			a.tell(r, d)
 		}
 		next, err := a.pause(ctx, d, timer.C)
@@ -265,7 +265,7 @@ func (a *Agent) conclude(ctx context.Context, g *WorkerGroup, d policy.Decision)
 		if o.Report = in.Report(failures); o.Report != nil && d.Rank >= 0 {
 			// The policy saw exits only, the report knows who was first.
 			d.Rank = o.Report.Root.Rank
-			a.loop.remember(attemptOf(a.meeting.Restarts, &o.Report.Root))
+			a.loop.remember(attemptOf(&o.Report.Root))
 			if !d.InLoop() {
 				d.Status = o.Report.Status()
 			}
