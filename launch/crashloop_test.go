@@ -29,19 +29,23 @@ func TestCompareFailures(t *testing.T) {
 	}{
 		"one": {[]*report.Failure{failure(1, "a", 1)}, 4, true, ""},
 		"the same": {
-			[]*report.Failure{failure(1, "a", 1, traceback...), failure(1, "a", 1, traceback...), failure(1, "a", 1, traceback...)}, 3, true,
+			[]*report.Failure{failure(1, "a", 1, traceback...), failure(1, "a", 1, traceback...), failure(1, "a", 1, traceback...)},
+			3, true,
 			"all 3 attempts failed in the same way: rank 1 by exit 1 at train.py:88 on node a (ValueError: bad sample 7)",
 		},
 		"the newest": {
-			[]*report.Failure{failure(0, "a", 9), failure(1, "a", 1, "no more"), failure(1, "a", 1, "no more")}, 2, false,
+			[]*report.Failure{failure(0, "a", 9), failure(1, "a", 1, "no more"), failure(1, "a", 1, "no more")},
+			2, false,
 			"all 2 attempts failed in the same way: rank 1 by exit 1 (no more)",
 		},
 		"one node": {
-			[]*report.Failure{failure(2, "b", 1), failure(3, "b", 1), failure(3, "b", 1)}, 3, true,
+			[]*report.Failure{failure(2, "b", 1), failure(3, "b", 1), failure(3, "b", 1)},
+			3, true,
 			"3 attempts failed in 2 ways, always on node b: 2 × rank 3 by exit 1 on node b; 1 × rank 2 by exit 1 on node b",
 		},
 		"one rank": {
-			[]*report.Failure{failure(2, "a", 1), failure(2, "b", 7)}, 2, true,
+			[]*report.Failure{failure(2, "a", 1), failure(2, "b", 7)},
+			2, true,
 			"2 attempts failed in 2 ways, always with rank 2: 1 × rank 2 by exit 1 on node a; 1 × rank 2 by exit 7 on node b",
 		},
 	} {

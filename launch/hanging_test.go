@@ -69,7 +69,7 @@ func TestJudgement(t *testing.T) {
 }
 
 // What was learned counts for the world where the longest time-out of nodes with steps is over: without any sign of
-// life, or for much longer without a step.
+// life, or for much longer without a step. The unit of the times in it does not matter.
 func TestJudgementAuto(t *testing.T) {
 	for name, c := range map[string]struct {
 		notes    []lifeNote
@@ -107,13 +107,10 @@ func TestJudgementAuto(t *testing.T) {
 		w := worldLife{nodes: make([]heardLife, len(c.notes)), stale: lifeStale}
 		now := time.Now()
 		for i, n := range c.notes {
-			for _, d := range []*time.Duration{&n.Silent, &n.Quiet, &n.QuietLimit, &n.StepLimit} {
-				*d *= time.Second
-			}
 			w.take(i, n, now)
 		}
 		s, hangs := w.judge(now).hangs(0)
-		if want := (silence{c.silentIs * time.Second, c.limit * time.Second, c.nosigns}); hangs != (c.limit > 0) || hangs && s != want {
+		if want := (silence{c.silentIs, c.limit, c.nosigns}); hangs != (c.limit > 0) || hangs && s != want {
 			t.Errorf("%s: %v %+v, want %+v", name, hangs, s, want)
 		}
 	}

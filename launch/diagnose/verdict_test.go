@@ -286,15 +286,18 @@ func TestVerdictOfNodes(t *testing.T) {
 			"rank 1 on node b has not come to all_reduce: it sleeps at train.py:31 in save; rank 0 waits for it in all_reduce at train.py:7",
 		},
 		"two": {
-			[]evidence.Node{on("a", rank(0, in(reduce)), rank(1, state("T"))), on("b", rank(2, state("T")), rank(3, state("T")))}, nil, Stopped,
+			[]evidence.Node{on("a", rank(0, in(reduce)), rank(1, state("T"))), on("b", rank(2, state("T")), rank(3, state("T")))},
+			nil, Stopped,
 			"rank 1 on node a and ranks 2-3 on node b have not come to all_reduce: ",
 		},
 		"missing": {
 			[]evidence.Node{on("a", rank(0, in(reduce)), rank(1, in(reduce)))},
-			[]string{"b", "c", "d"}, Unknown, "; the nodes b, c and d could not be looked at, and may be the reason",
+			[]string{"b", "c", "d"},
+			Unknown, "; the nodes b, c and d could not be looked at, and may be the reason",
 		},
 		"mismatch": {
-			[]evidence.Node{on("a", rank(0, in(reduce)), rank(1, in(reduce))), on("b", rank(2, in(gather)))}, nil, Mismatch,
+			[]evidence.Node{on("a", rank(0, in(reduce)), rank(1, in(reduce))), on("b", rank(2, in(gather)))},
+			nil, Mismatch,
 			"rank 2 on node b in all_gather at train.py:7 in train (loss.item()), ranks 0-1 in all_reduce",
 		},
 		"link": {
