@@ -190,6 +190,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("cannot look after processes: %w", err)
 	}
+	a.Steering.useTree(a.tree)
 	if a.logs, err = output.Open(output.Setup{
 		Rules: job.Logs, RunID: a.Plan.RunID, TempDir: a.Plan.TempDir, Stdout: a.Stdout, Stderr: a.Stderr, Log: a.Log,
 	}); err != nil {

@@ -46,13 +46,7 @@ func (s *Steering) world(ctx context.Context, own report.Status) report.Status {
 	s.mu.Unlock()
 	heard := make([]*heardStatus, own.Nodes)
 	if b.Board != nil && b.nodes == own.Nodes {
-		ctx, cancel := context.WithTimeout(ctx, worldTime)
-		defer cancel()
-		forEach(b.nodes, func(i int) {
-			if i != b.groupRank {
-				heard[i] = hear(ctx, b.Board, i)
-			}
-		})
+		heard = hearAll(ctx, b)
 	} else if note := "the other nodes cannot be asked now"; own.Message == "" {
 		own.Message = note
 	} else {
@@ -81,6 +75,38 @@ func (s *Steering) world(ctx context.Context, own report.Status) report.Status {
 	w.By(own.GroupRank)
 	all, _ := w.Status()
 	return all
+}
+
+// hearAll reads what the other nodes of a round have said of themselves.
+func hearAll(ctx context.Context, b roundBoard) []*heardStatus {
+	heard := make([]*heardStatus, b.nodes)
+	ctx, cancel := context.WithTimeout(ctx, worldTime)
+	defer cancel()
+	forEach(b.nodes, func(i int) {
+		if i != b.groupRank {
+			heard[i] = hear(ctx, b.Board, i)
+		}
+	})
+	return heard
+}
+
+// hearOthers is what the other nodes have said of themselves last, by group rank; nil: nothing.
+func (s *Steering) hearOthers(ctx context.Context, own report.Status) []*heardStatus {
+	s.mu.Lock()
+	b := s.board
+	s.mu.Unlock()
+	heard := make([]*heardStatus, own.Nodes)
+	if b.Board != nil && b.nodes == own.Nodes {
+		heard = hearAll(ctx, b)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range heard {
+		if last, known := s.others[i]; heard[i] == nil && known && i != own.GroupRank {
+			heard[i] = &last
+		}
+	}
+	return heard
 }
 
 // mostRanks bounds what is believed of one node.

@@ -90,6 +90,10 @@ type Steering struct {
 	lives       map[*worker]time.Time
 	coresWished time.Time
 	lastHang    *report.Hang
+	// relay is how the musters of other nodes reach this one.
+	relay relaying
+	// usageNews counts what was found of the workers' use of the machine.
+	usageNews uint64
 	// gather add to what is measured.
 	gather []func(*report.Measured)
 }
@@ -102,6 +106,7 @@ type workerPlace struct {
 	ended    bool // that of worker is told in last
 	group    int  // of the accounts
 	logs     []control.LogFiles
+	used     usage // of worker, when it was looked at last
 }
 
 // mostLogs is how many attempts of a worker its log files are told of.
@@ -118,6 +123,8 @@ type roundBoard struct {
 type heardStatus struct {
 	Status report.Status `json:"status"`
 	At     time.Time     `json:"at"`
+	// Reach is how its muster is reached, nil where it cannot be.
+	Reach *reachNote `json:"reach,omitempty"`
 }
 
 // OpenSteering makes the run directory of a plan, and answers there. part says that a launcher has started the node:
@@ -154,6 +161,9 @@ func OpenSteering(ctx context.Context, p *plan.Plan, part bool, token []byte, lo
 	s.server, err = control.Serve(control.Config{Dir: dir.Path, Served: served{s}, Log: log, Muster: muster})
 	s.openSpans() //nolint:contextcheck // Close ends it
 	s.look.Go(s.watchSections)
+	if part || !p.Job.Alone() {
+		s.look.Go(s.watchUsage)
+	}
 	if err != nil {
 		log.Warn().Err(err).Str("path", dir.Path).Msg("the job runs, but muster status, stop and the like cannot reach it")
 	}
@@ -176,7 +186,7 @@ func (s *Steering) Close() error {
 	s.look.Wait()
 	s.accounts.spans.exporter.Close()
 	s.view.Close()
-	return errors.Join(s.server.Close(), s.dir.Remove())
+	return errors.Join(s.closeRelay(), s.server.Close(), s.dir.Remove())
 }
 
 // Until returns a context that also ends when somebody has asked for the end of the job, with a SignalError as its
@@ -192,12 +202,13 @@ func (s *Steering) Until(ctx context.Context) context.Context {
 	return ctx
 }
 
-// Status is how this node stands, as its status file has it.
+// Status is how this node stands, as its status file has it, and what its workers used when they were looked at last.
 func (s *Steering) Status() report.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d := s.status
 	d.Ranks, d.Sidecars, d.Accounting, d.Hang = s.ranksLocked(), s.beside.told(), s.accountingLocked(), s.lastHang
+	s.usedLocked(d.Ranks)
 	return d
 }
 
@@ -452,11 +463,12 @@ func (s *Steering) lookedUp() report.Status {
 	if err != nil {
 		s.log.Debug().Err(err).Msg("what the workers use cannot be told")
 	}
+	now := moment(time.Now())
 	for i := range d.Ranks {
 		r := &d.Ranks[i]
 		if u, is := used[r.PID]; is && workers[i].runs() {
 			cpu := u.CPU.Seconds()
-			r.CPUSeconds, r.ResidentBytes = &cpu, &u.Resident
+			r.CPUSeconds, r.ResidentBytes, r.UsageTime = &cpu, &u.Resident, &now
 		}
 		if last := workers[i].logs.LastOutput(); !last.IsZero() {
 			last = moment(last)
@@ -518,7 +530,10 @@ func (s *Steering) publish(ctx context.Context, b roundBoard) {
 		words := s.words() // before: what is told meanwhile is said the next time
 		d := s.Status()
 		d.Conditions, d.RootCause = nil, nil // the same on all nodes
-		if text, err := json.Marshal(heardStatus{d, moment(time.Now())}); err == nil {
+		s.mu.Lock()
+		reach := s.reachLocked()
+		s.mu.Unlock()
+		if text, err := json.Marshal(heardStatus{d, moment(time.Now()), reach}); err == nil {
 			bytes = len(text)
 			if err := note(ctx, b.Board, statusKey+strconv.Itoa(b.groupRank), text); err != nil && ctx.Err() == nil {
 				s.log.Debug().Err(err).Msg("the other nodes do not hear how this one stands")

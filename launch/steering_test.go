@@ -81,7 +81,7 @@ func BenchmarkWorld(b *testing.B) {
 	for node := range nodes {
 		d := own
 		d.GroupRank, d.Ranks = node, make([]report.Rank, 8)
-		text, err := json.Marshal(heardStatus{d, time.Now()})
+		text, err := json.Marshal(heardStatus{Status: d, At: time.Now()})
 		if err == nil {
 			err = space.Client().Set(b.Context(), statusKey+strconv.Itoa(node), text)
 		}

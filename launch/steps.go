@@ -108,10 +108,11 @@ func (s *Steering) awaitNews(ctx context.Context, said uint64, every time.Durati
 	}
 }
 
-// words is another number when a worker here has told something more.
+// words is another number when a worker here has told something more, or was found to use more.
 func (s *Steering) words() (sum uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	sum = s.usageNews
 	for i := range s.places {
 		if w := s.places[i].worker; w != nil {
 			if r, told := w.progress.Read(); told {

@@ -215,6 +215,8 @@ func eventText(e *control.Event) string {
 			text += ", because muster has stopped it"
 		}
 		return text
+	case control.ExecStarted, control.ExecEnded, control.LogsRead:
+		return execText(e)
 	case control.WorkersHang:
 		return "the workers hang: " + e.Message
 	case control.StopRequested, control.RestartRequested, control.PauseRequested, control.ResumeRequested, control.ScaleRequested,
@@ -232,6 +234,33 @@ func eventText(e *control.Event) string {
 		return fmt.Sprintf("%s was asked for by user %d, process %d", what, e.By.UID, e.By.PID)
 	}
 	return otherText(e)
+}
+
+// execText is what somebody does in the place of a rank, or reads of it.
+func execText(e *control.Event) string {
+	if e.Rank == nil || e.By == nil {
+		return otherText(e) // of a file that somebody has changed
+	}
+	text := fmt.Sprintf("in the place of rank %d process %d", *e.Rank, e.PID)
+	switch e.Type { //nolint:exhaustive // the others are no matter of this
+	case control.LogsRead:
+		text = fmt.Sprintf("the log of rank %d is read by %s", *e.Rank, e.By)
+		if e.Message != "" {
+			text = fmt.Sprintf("logs %s from rank %d on are read by %s", e.Message, *e.Rank, e.By)
+		}
+		return text
+	case control.ExecStarted:
+		text += fmt.Sprintf(", started by %s", e.By)
+	case control.ExecEnded:
+		switch {
+		case e.Signal != "":
+			text += " was killed by " + e.Signal
+		case e.ExitCode != nil:
+			text += fmt.Sprintf(" ended with status %d", *e.ExitCode)
+		}
+		text += fmt.Sprintf(" after %.3g s", e.Seconds)
+	}
+	return text + ": " + e.Message
 }
 
 // otherText is an event in the words of its type and fields, also of a type that only a newer version knows.

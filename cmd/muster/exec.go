@@ -5,17 +5,18 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
-	"slices"
-	"strconv"
-	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+	"golang.org/x/term"
 
 	"muster/internal/errhint"
 	"muster/internal/proc"
 	"muster/launch"
+	"muster/launch/control"
 	"muster/launch/plan"
 )
 
@@ -26,19 +27,25 @@ func newExecCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exec --rank N [--attempt N] [--run-id ID | --dir DIR] -- command [arguments]",
 		Short: "Run a command as a rank of a job that runs",
-		Long: `Run a command with the environment and in the working directory of a rank that runs on this
-machine. muster becomes the command: it has the terminal, its exit status counts, and it
-goes on when the job ends, without the job's store. A job with --debug-mode only waits, so
-that its ranks are free for such commands.
+		Long: `Run a command with the environment and in the working directory of a rank. Of a rank that
+runs on this machine muster becomes the command: it has the terminal, its exit status
+counts, and it goes on when the job ends, without the job's store. A job with --debug-mode
+only waits, so that its ranks are free for such commands.
+
+Of a rank on another node the muster there runs the command, bound to the CPUs of the rank:
+standard streams, SIGINT, SIGTERM and the like, and the exit status are passed on. It has no
+terminal, and ends with this command and with the job. That takes a job token (--token-file),
+or a launcher of --hosts.
 
 torch keeps its keys in the job's store apart by TORCHELASTIC_RESTART_COUNT. Give all ranks
 another --attempt each time that they are to meet again, or they find those of the last time.
 
-Without --run-id and --dir there must be one job of this user with that rank here. ID may be
+Without --run-id and --dir there must be one job of this user with that rank here, or one
+job alone. ID may be
 a unique beginning of a run id, or the pid of a muster; DIR is a run directory (muster ps).`,
 		Example: "  muster exec --rank 3 -- bash\n  muster run -n 2 --debug-mode -- python train.py\n  muster exec --rank 1 -- python -m pdb train.py",
 		Annotations: map[string]string{exitAnnotation: "  2         usage error, or there is no such rank, or it has ended\n" +
-			"  75        the job's muster does not answer\n" +
+			"  75        the job's muster does not answer, or that of the rank's node\n" +
 			"  126, 127  command not executable, not found\n  others    the command's own\n"},
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -56,15 +63,18 @@ a unique beginning of a run id, or the pid of a muster; DIR is a run directory (
 			case runID != "" && dir != "":
 				return errhint.Usagef("cannot use --run-id and --dir together: give one of them")
 			}
-			r, err := a.findRank(cmd.Context(), rank, runID, dir)
+			w := control.ExecWanted{Rank: rank, Command: args}
+			if cmd.Flags().Changed("attempt") {
+				w.Attempt = &attempt
+			}
+			r, far, err := a.findRank(cmd.Context(), w, runID, dir)
 			if err != nil {
 				return err
 			}
-			if cmd.Flags().Changed("attempt") {
-				const name = "TORCHELASTIC_RESTART_COUNT="
-				r.Env = append(slices.DeleteFunc(r.Env, func(kv string) bool { return strings.HasPrefix(kv, name) }),
-					name+strconv.Itoa(attempt))
+			if far != nil {
+				return a.execFar(cmd.Context(), far, w)
 			}
+			r.Env = control.EnterEnv(r.Env, w.Attempt)
 			return enter(r, args)
 		},
 	}
@@ -76,30 +86,46 @@ a unique beginning of a run id, or the pid of a muster; DIR is a run directory (
 	return cmd
 }
 
-// findRank finds a rank that runs on this machine: by its muster, or where a driver has started it by itself, as a job
-// with --debug-mode describes it.
-func (a *app) findRank(ctx context.Context, rank int, runID, dir string) (launch.DebugRank, error) {
+// execFar runs a command in the place of a rank on another node.
+func (a *app) execFar(ctx context.Context, far *farRank, w control.ExecWanted) error {
+	if term.IsTerminal(int(a.stdin.Fd())) {
+		say(a.stderr, "muster: rank %d is on node %s: the command has no terminal there, and reads what is typed line by line\n",
+			w.Rank, far.node)
+	}
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
+	defer signal.Stop(signals)
+	status, err := far.client.Exec(ctx, far.node, w, a.stdin, a.stdout, a.stderr, signals)
+	if err == nil && status != errhint.OK {
+		err = errhint.StatusError(status)
+	}
+	return err
+}
+
+// findRank finds a rank: by its muster, or where a driver has started it by itself on this machine, as a job with
+// --debug-mode describes it. Of one on another node it returns whom to ask.
+func (a *app) findRank(ctx context.Context, w control.ExecWanted, runID, dir string) (launch.DebugRank, *farRank, error) {
 	name := runID
 	if dir != "" {
 		abs, err := filepath.Abs(dir)
 		if err != nil {
-			return launch.DebugRank{}, errhint.Usagef("cannot tell the directory %q: %w", dir, err)
+			return launch.DebugRank{}, nil, errhint.Usagef("cannot tell the directory %q: %w", dir, err)
 		}
 		name = abs
 	}
-	r, err := a.enterable(ctx, name, rank)
+	r, far, err := a.enterable(ctx, name, w)
 	if err == nil {
-		return launch.DebugRank{RunID: r.RunID, Dir: r.Dir, Env: r.Env}, nil
+		return launch.DebugRank{RunID: r.RunID, Dir: r.Dir, Env: r.Env}, far, nil
 	}
 	temp, tempErr := filepath.Abs(cmp.Or(a.getenv("TMPDIR"), os.TempDir()))
 	if tempErr != nil || errhint.CodeOf(err) != errhint.Usage {
-		return launch.DebugRank{}, err
+		return launch.DebugRank{}, nil, err
 	}
 	m := plan.Machine{RuntimeDir: a.runtimeDir(), TempDir: temp}
-	if described, debugErr := launch.FindDebugRank(m, dir, runID, rank); debugErr == nil {
-		return described, nil
+	if described, debugErr := launch.FindDebugRank(m, dir, runID, w.Rank); debugErr == nil {
+		return described, nil, nil
 	}
-	return launch.DebugRank{}, err
+	return launch.DebugRank{}, nil, err
 }
 
 // enter becomes the command args in the place of a rank.

@@ -33,26 +33,6 @@ func ranksOf(found []control.Found) []hereRank {
 	return list
 }
 
-// noRank is why a worker of a job is not one of those here.
-func (a *app) noRank(ctx context.Context, job control.Found, rank int, here []hereRank) error {
-	d, err := job.Client().Status(ctx, control.World)
-	if err != nil {
-		return err
-	}
-	for _, r := range d.Ranks {
-		if r.Rank == rank {
-			return errhint.With(errhint.Usagef("rank %d of job %s is on node %s, and not here", rank, d.RunID, r.Node), "call muster there")
-		}
-	}
-	switch {
-	case rank < d.WorldSize && d.WorldSize > 0:
-		return errhint.With(errhint.Usagef("rank %d of job %s is not on this machine", rank, d.RunID), "muster status shows where it is")
-	case len(here) == 0:
-		return errhint.Usagef("job %s has no worker on this machine (%s)", d.RunID, d.Phase)
-	}
-	return errhint.Usagef("job %s has no rank %d: there are only %s", d.RunID, rank, rankNumbers(here))
-}
-
 // rankNumbers are ranks as they are told, each once.
 func rankNumbers(ranks []hereRank) string {
 	var list []string
@@ -83,45 +63,59 @@ func parseRanks(list string) ([]int, error) {
 	return slices.Compact(ranks), nil
 }
 
-// enterable finds the one worker with a rank that runs here and can be entered: of the job that name means, or of any
-// where that is empty.
-func (a *app) enterable(ctx context.Context, name string, rank int) (control.Rank, error) {
+// farRank is a rank on another node, and whom to ask for it.
+type farRank struct {
+	client *control.Client
+	node   string
+}
+
+// enterable finds the one worker with a rank that can be entered: of the job that name means, or of any where that is
+// empty. Of one on another node it returns whom to ask.
+func (a *app) enterable(ctx context.Context, name string, w control.ExecWanted) (control.Rank, *farRank, error) {
 	found, where, err := a.findJobs(ctx)
 	if err != nil {
-		return control.Rank{}, err
+		return control.Rank{}, nil, err
 	}
 	among := found
 	if name != "" {
 		job, err := control.Pick(ctx, found, name, where)
 		if err != nil {
-			return control.Rank{}, err
+			return control.Rank{}, nil, err
 		}
-		if among = control.Parts(found, job); len(ranksOf(among)) == 0 {
-			return control.Rank{}, a.noRank(ctx, job, rank, nil)
-		}
+		among = control.Parts(found, job)
 	}
 	all := ranksOf(among)
-	match := slices.DeleteFunc(slices.Clone(all), func(r hereRank) bool { return r.Rank.Rank != rank })
+	match := slices.DeleteFunc(slices.Clone(all), func(r hereRank) bool { return r.Rank.Rank != w.Rank })
 	switch {
 	case len(match) == 1:
-		r, err := match[0].by.Client().Rank(ctx, rank)
+		r, err := match[0].by.Client().Entered(ctx, w)
 		if err == nil && !r.Running {
-			err = errhint.Usagef("rank %d of job %s has ended: there is nothing to enter", rank, r.RunID)
+			err = errhint.Usagef("rank %d of job %s has ended: there is nothing to enter", w.Rank, r.RunID)
 		}
-		return r, err
+		return r, nil, err
 	case len(match) > 1:
 		var jobs []string
 		for _, r := range match {
 			jobs = append(jobs, fmt.Sprintf("%s (%s)", r.by.RunID(), r.by.Dir))
 		}
-		return control.Rank{}, errhint.With(errhint.Usagef("there are %d jobs with a rank %d here: %s", len(match), rank,
+		return control.Rank{}, nil, errhint.With(errhint.Usagef("there are %d jobs with a rank %d here: %s", len(match), w.Rank,
 			strings.Join(jobs, ", ")), "choose one with --run-id or --dir")
 	}
 	job, err := control.Pick(ctx, found, name, where) // why there is none
-	if err == nil {
-		err = a.noRank(ctx, job, rank, all)
-	} else if len(all) > 0 {
-		err = errhint.Usagef("there is no rank %d on this machine, only %s", rank, rankNumbers(all))
+	if err != nil {
+		if len(all) > 0 && name == "" {
+			err = errhint.With(errhint.Usagef("there is no rank %d on this machine, only %s", w.Rank, rankNumbers(all)),
+				"name the job with --run-id, where it is on another node of one of several jobs")
+		}
+		return control.Rank{}, nil, err
 	}
-	return control.Rank{}, err
+	d, err := job.Client().Status(ctx, control.World)
+	if err != nil {
+		return control.Rank{}, nil, err
+	}
+	nodes, err := elsewhere(job, &d, []int{w.Rank}, all)
+	if err != nil {
+		return control.Rank{}, nil, err
+	}
+	return control.Rank{}, &farRank{job.Client(), nodes[0].node}, nil
 }

@@ -158,8 +158,13 @@ func (t *topScreen) take(d control.Answer, now time.Time) {
 			continue
 		}
 		u := topCPU{pid: r.PID, seconds: *r.CPUSeconds, at: now}
-		if b, known := before[r.Rank]; known && b.pid == r.PID && now.After(b.at) {
-			u.rate, u.known = max(0, u.seconds-b.seconds)/now.Sub(b.at).Seconds(), true
+		if r.UsageTime != nil {
+			u.at = *r.UsageTime
+		}
+		if b, known := before[r.Rank]; known && b.pid == r.PID && u.at.After(b.at) {
+			u.rate, u.known = max(0, u.seconds-b.seconds)/u.at.Sub(b.at).Seconds(), true
+		} else if known && b.pid == r.PID && u.at.Equal(b.at) { // another node reads it every few seconds
+			u = b
 		} else if up := r.StartTime; up != nil && now.Sub(*up) > 0 { // since its start
 			u.rate, u.known = u.seconds/now.Sub(*up).Seconds(), true
 		}

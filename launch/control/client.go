@@ -17,7 +17,6 @@ import (
 
 	"muster/internal/durable"
 	"muster/internal/errhint"
-	"muster/internal/printable"
 )
 
 // Patience is how long an answer is waited for.
@@ -150,18 +149,12 @@ func (c *Client) ask(ctx context.Context, method, path string, body, to any) err
 		return c.explain(ctx, err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		var f failure
-		err := json.Unmarshal(text, &f)
 		if c.page != nil {
+			var f failure
+			_ = json.Unmarshal(text, &f) // it says what can be said without
 			return c.page.refused(resp, f)
 		}
-		if f.Status == 0 {
-			f.Status = errhint.Internal
-		}
-		if err != nil || f.Error == "" {
-			f.Error = "the answer is " + resp.Status
-		}
-		return errhint.Code(errhint.With(errors.New(printable.Output(f.Error)), printable.Output(f.Hint)), f.Status)
+		return told(text, resp.Status)
 	}
 	if raw, is := to.(*[]byte); is {
 		*raw = text

@@ -41,6 +41,11 @@ const (
 	SidecarExited  EventType = "SidecarExited"
 	// CheckpointSaved says that all ranks have saved a step to memory.
 	CheckpointSaved EventType = "CheckpointSaved"
+	// ExecStarted and ExecEnded are of a command that somebody runs in the place of a rank, LogsRead says that somebody on
+	// another node reads what ranks have written.
+	ExecStarted EventType = "ExecStarted"
+	ExecEnded   EventType = "ExecEnded"
+	LogsRead    EventType = "LogsRead"
 	// CheckpointCommitted says that a step is on disk under its name.
 	CheckpointCommitted EventType = "CheckpointCommitted"
 )

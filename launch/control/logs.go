@@ -94,6 +94,8 @@ type RankLogs struct {
 
 	began time.Time // of the process whose files they are
 	files []*logFile
+	// gone says that nobody takes what is shown.
+	gone bool
 }
 
 // logFile is one of them.
@@ -211,10 +213,11 @@ func (l *RankLogs) copy() {
 		if f.stderr {
 			to = l.Stderr
 		}
-		for {
+		for !l.gone {
 			n, err := f.f.Read(buf)
 			if l.Prefix == nil {
-				_, _ = to.Write(buf[:n])
+				_, failed := to.Write(buf[:n])
+				l.gone = l.gone || failed != nil
 			} else {
 				f.rest = append(f.rest, buf[:n]...)
 				for {
@@ -251,5 +254,6 @@ func (l *RankLogs) flush() {
 // line shows a line behind its prefix.
 func (l *RankLogs) line(to io.Writer, line []byte) {
 	line = append(bytes.Clone(l.Prefix), bytes.TrimSuffix(line, []byte("\n"))...)
-	_, _ = to.Write(append(line, '\n')) // nobody could be told
+	_, err := to.Write(append(line, '\n')) // nobody could be told
+	l.gone = l.gone || err != nil
 }

@@ -124,12 +124,16 @@ type Peer struct {
 	PID int `json:"pid,omitempty"`
 	// Address is that of a client of the page, empty for others.
 	Address string `json:"address,omitempty"`
+	// Node is whose muster has passed on what is asked, empty where it was asked on the node itself.
+	Node string `json:"node,omitempty"`
 }
 
 // String names it for people.
 func (p Peer) String() string {
 	name := "user " + strconv.Itoa(p.UID)
 	switch {
+	case p.Node != "":
+		return name + " on node " + p.Node
 	case p.UID < 0:
 		return "somebody with the job's token at " + p.Address
 	case p.Address != "":

@@ -55,6 +55,9 @@ type Server struct {
 	http     *http.Server
 	room     chan struct{} // an item for each connection
 	refusals chan struct{} // an item for each that is being turned away
+	streams  chan struct{} // an item for each stream
+	far      chan net.Conn // connections of other musters
+	farHTTP  *http.Server  // answers these
 	wg       sync.WaitGroup
 	closing  context.Context    // ends when the server closes
 	leave    context.CancelFunc // ends it
@@ -66,24 +69,33 @@ func Serve(cfg Config) (*Server, error) {
 	if cfg.Peer == nil {
 		cfg.Peer = peerOf
 	}
-	s := &Server{cfg: cfg, room: make(chan struct{}, mostAtOnce), refusals: make(chan struct{}, mostAtOnce)}
+	s := &Server{
+		cfg: cfg, room: make(chan struct{}, mostAtOnce), refusals: make(chan struct{}, mostAtOnce),
+		streams: make(chan struct{}, mostStreams), far: make(chan net.Conn, mostFar),
+	}
 	var err error
 	if s.listener, err = listen(cfg.Dir); err != nil {
 		return nil, fmt.Errorf("cannot listen for muster status, stop and the like: %w", err)
 	}
 	s.closing, s.leave = context.WithCancel(context.Background())
-	s.http = &http.Server{
-		Handler: http.HandlerFunc(s.handle), ReadTimeout: readTime, WriteTimeout: writeTime, IdleTimeout: readTime,
-		MaxHeaderBytes: mostHeader,
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return context.WithValue(ctx, peerKey{}, c.(*conn).peer)
-		},
+	s.http, s.farHTTP = newHTTP(s.handleLocal), newHTTP(s.handleFar)
+	s.http.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		return context.WithValue(ctx, peerKey{}, c.(*conn).peer)
+	}
+	s.wg.Go(func() { _ = s.http.Serve(door{s}) })
+	s.wg.Go(func() { _ = s.farHTTP.Serve(farDoor{s}) })
+	return s, nil
+}
+
+// newHTTP is a server whose clients are bounded.
+func newHTTP(handle http.HandlerFunc) *http.Server {
+	h := &http.Server{
+		Handler: handle, ReadTimeout: readTime, WriteTimeout: writeTime, IdleTimeout: readTime, MaxHeaderBytes: mostHeader,
 		ErrorLog: stdlog.New(discard{}, "", 0), Protocols: new(http.Protocols),
 	}
-	s.http.Protocols.SetHTTP1(true)
-	s.http.SetKeepAlivesEnabled(false) // who holds a connection holds a place
-	s.wg.Go(func() { _ = s.http.Serve(door{s}) })
-	return s, nil
+	h.Protocols.SetHTTP1(true)
+	h.SetKeepAlivesEnabled(false) // who holds a connection holds a place
+	return h
 }
 
 type discard struct{}
@@ -98,12 +110,28 @@ func (s *Server) Close() error {
 	s.leave() // who waits for an event is answered
 	ctx, cancel := context.WithTimeout(context.Background(), partTime)
 	defer cancel()
-	err := s.http.Shutdown(ctx)
-	if errors.Is(err, context.DeadlineExceeded) {
-		err = s.http.Close()
+	var errs []error
+	for _, h := range []*http.Server{s.http, s.farHTTP} {
+		err := h.Shutdown(ctx)
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = h.Close()
+		}
+		errs = append(errs, err)
 	}
 	s.wg.Wait()
-	return err
+	for len(s.far) > 0 {
+		_ = (<-s.far).Close()
+	}
+	late := time.NewTimer(endTime)
+	defer late.Stop()
+	for range mostStreams { // they end by themselves
+		select {
+		case s.streams <- struct{}{}:
+		case <-late.C:
+			return errors.Join(append(errs, errors.New("a command that somebody has started in a rank's place does not end"))...)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // listen makes the socket, for this user alone. A path that is longer than an address may be is reached through its
@@ -242,22 +270,31 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	answer, err := s.answer(w, r)
-	status := http.StatusOK
 	if err != nil {
-		f := failure{Error: err.Error(), Hint: errhint.Of(err), Status: errhint.CodeOf(err)}
-		switch f.Status {
-		case errhint.Usage:
-			status = http.StatusNotFound
-		case errhint.TryAgain:
-			status = http.StatusConflict
-		default:
-			status = http.StatusInternalServerError
-		}
-		if wrong, is := errors.AsType[*wrongError](err); is {
-			status = wrong.status
-		}
-		answer = f
+		s.refuse(w, err)
+		return
 	}
+	say(w, http.StatusOK, answer)
+}
+
+// refuse answers with an error.
+func (s *Server) refuse(w http.ResponseWriter, err error) {
+	f := failure{Error: err.Error(), Hint: errhint.Of(err), Status: errhint.CodeOf(err)}
+	status := http.StatusInternalServerError
+	switch f.Status {
+	case errhint.Usage:
+		status = http.StatusNotFound
+	case errhint.TryAgain:
+		status = http.StatusConflict
+	}
+	if wrong, is := errors.AsType[*wrongError](err); is {
+		status = wrong.status
+	}
+	say(w, status, f)
+}
+
+// say writes an answer.
+func say(w http.ResponseWriter, status int, answer any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	enc := json.NewEncoder(w)

@@ -253,7 +253,9 @@ func (n *remoteNode) job(ctx context.Context, here node.Here, in *launch.Interru
 			}
 		}
 	})
+	n.link.Accept(agent.Steering.Tunnel)
 	result, err := node.Run(ctx, agent, here)
+	n.link.Accept(nil)
 	told()
 	status.Wait()
 	n.report, n.left = result.Report, result.Left

@@ -40,7 +40,8 @@ const (
 	kindAnswer  kind = 28 // an Answer to an Ask
 
 	// Both ways.
-	kindBeat kind = 32 // nothing: whoever sends it lives
+	kindTunnel kind = 33 // of a tunnel: its number, and what is said there
+	kindBeat   kind = 32 // nothing: whoever sends it lives
 )
 
 const (

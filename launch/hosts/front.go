@@ -47,6 +47,8 @@ type frontConfig struct {
 	Events *control.Events
 	// Ask has the nodes do something that somebody wants, and says what follows; nil: there is no node that could.
 	Ask func(ctx context.Context, m Ask) (string, error)
+	// Reach says how the muster is asked that runs ranks; nil: no other muster can be asked.
+	Reach func(ranks []int) (*control.Far, error)
 	// View is where the job can be seen beside the socket.
 	View *launch.View
 	// Guard has a directory removed where the launcher is killed.
@@ -117,7 +119,10 @@ func (s *drivenStatus) now(context.Context) (report.Status, bool) {
 	return s.status, s.told
 }
 
-var _ control.Served = (*front)(nil)
+var (
+	_ control.Served  = (*front)(nil)
+	_ control.Reacher = (*front)(nil)
+)
 
 // Status implements control.Served.
 func (f *front) Status(ctx context.Context, _ control.Scope) (report.Status, error) {
@@ -135,6 +140,15 @@ func (f *front) Rank(_ context.Context, rank int) (control.Rank, error) {
 	return control.Rank{},
 		errhint.With(errhint.Usagef("rank %d runs on one of the job's nodes, whose muster knows it, and not in its launcher", rank),
 			"call muster there")
+}
+
+// Reach implements control.Reacher.
+func (f *front) Reach(ctx context.Context, ranks []int) (*control.Far, error) {
+	if f.config.Reach == nil {
+		_, err := f.Rank(ctx, ranks[0])
+		return nil, err
+	}
+	return f.config.Reach(ranks)
 }
 
 // Events implements control.Served.

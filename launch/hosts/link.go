@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -33,6 +34,7 @@ type Link struct {
 	processes chan any
 	asks      chan Ask
 	owner     sockowner.Asker
+	tunnels   tunnels
 	lost      chan struct{}
 	why       error // why lost was closed
 	heard     atomic.Int64
@@ -46,10 +48,12 @@ func OpenLink(r io.Reader, w io.Writer) *Link {
 		signals:   make(chan syscall.Signal, 16),
 		processes: make(chan any, 1024), asks: make(chan Ask, 16), lost: make(chan struct{}), done: make(chan struct{}),
 	}
+	l.tunnels.send = func(payload []byte) error { return l.wire.send(kindTunnel, payload) }
 	l.heard.Store(time.Now().UnixNano())
 	ended := make(chan error, 1)
 	go func() {
 		defer l.owner.Close()
+		defer l.tunnels.close()
 		ended <- l.read()
 	}()
 	go l.watch(ended)
@@ -99,6 +103,10 @@ func (l *Link) read() error {
 				return err
 			}
 			l.processes <- m
+		case kindTunnel:
+			if err := l.tunnels.take(payload); err != nil {
+				return err
+			}
 		case kindAsk:
 			var m Ask
 			if err := decode(payload, &m); err != nil {
@@ -201,6 +209,13 @@ func (l *Link) Signals() <-chan syscall.Signal { return l.signals }
 
 // Asks deliver what somebody has asked the launcher for.
 func (l *Link) Asks() <-chan Ask { return l.asks }
+
+// Accept says who takes connections that the launcher begins; nil: nobody.
+func (l *Link) Accept(take func(net.Conn)) {
+	l.tunnels.mu.Lock()
+	defer l.tunnels.mu.Unlock()
+	l.tunnels.accept = take
+}
 
 // Answer answers one of them.
 func (l *Link) Answer(a Answer) error { return l.wire.sendJSON(kindAnswer, a) }

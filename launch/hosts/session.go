@@ -47,6 +47,7 @@ type session struct {
 
 	questions pending[bool]
 	asked     pending[Answer]
+	tunnels   tunnels
 }
 
 // greet waits for an agent's first words.
@@ -56,6 +57,7 @@ func (f *Fleet) greet(ctx context.Context, n *fleetNode, conn Conn) (*session, e
 		ready: make(chan Ready, 1), fleet: f, index: n.index,
 		ended: make(chan struct{}),
 	}
+	s.tunnels.send = func(payload []byte) error { return s.wire.send(kindTunnel, payload) }
 	s.heard.Store(time.Now().UnixNano())
 	greeted := make(chan error, 1)
 	go s.read(greeted)
@@ -80,6 +82,7 @@ func (f *Fleet) greet(ctx context.Context, n *fleetNode, conn Conn) (*session, e
 func (s *session) read(greeted chan<- error) {
 	err := s.receive(greeted)
 	s.pending.Store(false)
+	s.tunnels.close()
 	s.fleet.Output.finish(s.name)
 	s.fleet.Logs.close(s.name)
 	if s.result == nil {
@@ -196,6 +199,10 @@ func (s *session) receive(greeted chan<- error) error {
 			r.Report, r.Error, r.Hint = printable.Text(r.Report), printable.Text(r.Error), printable.Text(r.Hint)
 			s.result = &r
 			go s.wire.end(s.conn.Stdin()) // it has nothing more to hear; a link that is stuck holds nobody up
+		case kindTunnel:
+			if err := s.tunnels.take(payload); err != nil {
+				return err
+			}
 		case kindBeat:
 		default:
 			return fmt.Errorf("%w (kind %d)", errNoise, k)

@@ -101,6 +101,9 @@ func Meet(ctx context.Context, p *plan.Plan, here Here, in *launch.Interrupts, l
 		}
 		return nil, Stopped(err)
 	}
+	if !p.Job.Alone() {
+		steering.OpenRelay(ctx, at.Addr, at.Token)
+	}
 	exportIface(ctx, p, at, log)
 	agent := here.Agent(p, at, in, log)
 	agent.Plan, agent.Handler, agent.Checker, agent.Log = p, handler, here.Checker(ctx, p, at, log), log

@@ -34,7 +34,8 @@ func (d *Status) Steady() Status {
 	s.Accounting = nil
 	s.Ranks = slices.Clone(d.Ranks)
 	for i := range s.Ranks {
-		s.Ranks[i].Progress = nil
+		r := &s.Ranks[i]
+		r.Progress, r.CPUSeconds, r.ResidentBytes, r.UsageTime, r.LastOutput = nil, nil, nil, nil, nil
 	}
 	return s
 }

@@ -124,9 +124,11 @@ type Rank struct {
 	// LastExit is how it ended last: the process of PID, or the one before that runs now; nil where none has.
 	LastExit *RankExit `json:"lastExit,omitempty"`
 	// CPUSeconds and ResidentBytes are those of the process and what has descended from it, LastOutput is when it wrote
-	// last. They are there where they were asked for, and the worker runs.
+	// last, UsageTime when that was read, by the node's clock. They are there where they were asked for, and the worker
+	// runs; of ranks on other nodes as they were some seconds ago.
 	CPUSeconds    *float64   `json:"cpuSeconds,omitempty"`
 	ResidentBytes *int64     `json:"residentBytes,omitempty"`
+	UsageTime     *time.Time `json:"usageTime,omitempty"`
 	LastOutput    *time.Time `json:"lastOutputTime,omitempty"`
 	// Progress is what the worker's program tells of itself, nil where it tells nothing.
 	Progress *Progress `json:"progress,omitempty"`

@@ -3,6 +3,7 @@ package report
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"muster/internal/errhint"
@@ -54,6 +55,16 @@ func (w *WorldStatus) Steady(node int) []byte {
 
 // TakeStatus takes what a node has said of itself.
 func (w *WorldStatus) TakeStatus(node int, d Status) { w.docs[node] = &d }
+
+// NodeOf is the node that runs a rank, by what it has said; false where none has said so.
+func (w *WorldStatus) NodeOf(rank int) (int, bool) {
+	for i, d := range w.docs {
+		if d != nil && !w.lost[i] && slices.ContainsFunc(d.Ranks, func(r Rank) bool { return r.Rank == rank }) {
+			return i, true
+		}
+	}
+	return 0, false
+}
 
 // By has all that is not of single nodes told as one of them says it.
 func (w *WorldStatus) By(node int) { w.decided = node }

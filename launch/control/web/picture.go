@@ -135,7 +135,13 @@ func (p *picture) useLocked(now time.Time) {
 			continue
 		}
 		u := usedCPU{pid: r.PID, seconds: *r.CPUSeconds, at: now}
-		if past := now.Sub(before.at); known && before.pid == r.PID && past > 0 {
+		if r.UsageTime != nil {
+			u.at = *r.UsageTime
+		}
+		if known && before.pid == r.PID && u.at.Equal(before.at) {
+			continue // another node reads it every few seconds
+		}
+		if past := u.at.Sub(before.at); known && before.pid == r.PID && past > 0 {
 			u.known, u.rate = true, max(0, (u.seconds-before.seconds)/past.Seconds())
 			if past < freshFor { // the clock of processors has steps of 10 ms
 				u.rate = (before.rate*3 + u.rate) / 4

@@ -1,0 +1,335 @@
+package control
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"muster/internal/errhint"
+	"muster/launch/control/relay"
+)
+
+var wireOrder = binary.BigEndian
+
+// decodeStrict reads JSON that has no field which is not known.
+func decodeStrict(text []byte, to any) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	return d.Decode(to)
+}
+
+// drainTime is how long it is waited for more output of a command that has ended, mostAfter how much of it is taken: what
+// it has left behind may write for ever.
+const (
+	drainTime = 300 * time.Millisecond
+	mostAfter = 1 << 20
+)
+
+// passable are the signals that somebody may have a command get.
+var passable = map[syscall.Signal]bool{
+	syscall.SIGHUP: true, syscall.SIGINT: true, syscall.SIGQUIT: true, syscall.SIGTERM: true, syscall.SIGUSR1: true,
+	syscall.SIGUSR2: true, syscall.SIGCONT: true, syscall.SIGKILL: true,
+}
+
+// runCommand runs a command whose standard streams are those of a stream. It ends with the stream.
+func runCommand(ctx context.Context, st *relay.Stream, start func(files [3]*os.File) (Command, error)) streamEnd {
+	var ours, theirs [3]*os.File
+	defer func() {
+		for _, f := range append(ours[:], theirs[:]...) {
+			if f != nil {
+				_ = f.Close()
+			}
+		}
+	}()
+	for i := range ours {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return endOf(err, 0)
+		}
+		if ours[i], theirs[i] = r, w; i == 0 {
+			ours[i], theirs[i] = w, r
+		}
+	}
+	p, err := start(theirs)
+	if err != nil {
+		return endOf(err, 0)
+	}
+	for i, f := range theirs {
+		_ = f.Close()
+		theirs[i] = nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var hearing, telling sync.WaitGroup
+	in := newInput(ours[0], st)
+	defer func() {
+		st.Hush()
+		in.end()
+		_ = ours[0].SetWriteDeadline(time.Now()) // what the command has left behind may not read it
+		hearing.Wait()
+	}()
+	hearing.Go(in.pump)
+	hearing.Go(func() {
+		defer in.end()
+		for {
+			k, payload, err := st.Receive()
+			switch {
+			case err != nil:
+			case k == relay.Stdin:
+				err = in.add(payload)
+			case k == relay.StdinEnd:
+				in.end()
+			case k == relay.Signal && len(payload) == 1 && passable[syscall.Signal(payload[0])]:
+				_ = p.SignalGroup(syscall.Signal(payload[0])) // it may have ended
+			}
+			if err != nil {
+				cancel() // who has asked is gone
+				return
+			}
+		}
+	})
+	for i, k := range []relay.Kind{relay.Stdout, relay.Stderr} {
+		telling.Go(func() {
+			if pumpOutput(ours[i+1], st.Writer(k), p.Done()) != nil {
+				cancel()
+			}
+		})
+	}
+	select {
+	case <-p.Done():
+	case <-ctx.Done():
+	}
+	err = p.End(execGrace)
+	for _, f := range ours[1:] {
+		_ = f.SetReadDeadline(time.Now().Add(drainTime))
+	}
+	telling.Wait()
+	return endOf(errhint.Code(err, errhint.Internal), p.Exit().Status())
+}
+
+// pumpOutput passes on what a command writes until it and all that has its output are gone, or for drainTime after its
+// end.
+func pumpOutput(from *os.File, to io.Writer, done <-chan struct{}) error {
+	buf := make([]byte, 32<<10)
+	after, idle := 0, false
+	for {
+		n, err := from.Read(buf)
+		if n > 0 {
+			idle = false
+			if _, err := to.Write(buf[:n]); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-done:
+			after += n
+		default:
+		}
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded) && !idle && after < mostAfter: // what was there already is read
+			idle = true
+			_ = from.SetReadDeadline(time.Now().Add(drainTime))
+		case err != nil || after >= mostAfter:
+			return nil //nolint:nilerr // there is no more of it
+		}
+	}
+}
+
+// input is standard input on its way to a command: no more of it waits than relay.Window.
+type input struct {
+	to *os.File
+	st *relay.Stream
+
+	mu    sync.Mutex
+	more  *sync.Cond
+	queue [][]byte
+	bytes int
+	ended bool
+}
+
+func newInput(to *os.File, st *relay.Stream) *input {
+	in := &input{to: to, st: st}
+	in.more = sync.NewCond(&in.mu)
+	return in
+}
+
+// add takes a part, and refuses what was not to be sent yet.
+func (in *input) add(part []byte) error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.bytes += len(part); in.bytes > relay.Window {
+		return relay.ErrFrame
+	}
+	if !in.ended {
+		in.queue = append(in.queue, part)
+		in.more.Signal()
+	}
+	return nil
+}
+
+// end says that there is no more.
+func (in *input) end() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.ended = true
+	in.more.Signal()
+}
+
+// pump writes what was taken until there is no more, and closes the file then.
+func (in *input) pump() {
+	defer func() { _ = in.to.Close() }()
+	for {
+		in.mu.Lock()
+		for len(in.queue) == 0 && !in.ended {
+			in.more.Wait()
+		}
+		if len(in.queue) == 0 {
+			in.mu.Unlock()
+			return
+		}
+		part := in.queue[0]
+		in.queue = in.queue[1:]
+		in.mu.Unlock()
+		if _, err := in.to.Write(part); err != nil { // the command does not read it
+			in.end()
+		}
+		in.mu.Lock()
+		in.bytes -= len(part)
+		in.mu.Unlock()
+		_ = in.st.Send(relay.Taken, wireOrder.AppendUint32(nil, uint32(len(part)))) // who receives finds out why
+	}
+}
+
+// mostNoted is how many bytes of a command line are told that somebody becomes.
+const mostNoted = 1 << 10
+
+// Entered returns how a rank that runs on this machine is entered by who becomes the command.
+func (c *Client) Entered(ctx context.Context, w ExecWanted) (r Rank, err error) {
+	w.Here = true
+	size := 0
+	for i, word := range w.Command {
+		if size += len(word) + 1; size > mostNoted {
+			w.Command = append(slices.Clone(w.Command[:i]), "...")
+			break
+		}
+	}
+	return r, c.ask(ctx, http.MethodPost, pathExec, w, &r)
+}
+
+// Exec runs a command in the place of a rank on another node, with standard streams and signals of this process. It
+// returns the exit status of the command.
+func (c *Client) Exec(ctx context.Context, node string, w ExecWanted, stdin io.Reader, stdout, stderr io.Writer,
+	signals <-chan os.Signal,
+) (int, error) {
+	st, err := c.open(ctx, pathExec, w)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = st.Close() }()
+	defer context.AfterFunc(ctx, func() { _ = st.Close() })()
+	st.Live()
+	done := make(chan struct{})
+	defer close(done)
+	go func() { // ends with done
+		for {
+			select {
+			case got := <-signals:
+				if sig, is := got.(syscall.Signal); is && passable[sig] {
+					_ = st.Send(relay.Signal, []byte{byte(sig)})
+				}
+			case <-done:
+				return
+			}
+		}
+	}()
+	room := newCredit(relay.Window)
+	defer room.end()
+	go sendInput(st, stdin, room) // ends with the program: nothing wakes who reads a terminal
+	end, err := hear(st, stdout, stderr, room.give)
+	switch {
+	case ctx.Err() != nil:
+		return 0, context.Cause(ctx)
+	case err != nil:
+		return 0, broken(node, []int{w.Rank}, err)
+	case end.Error != "":
+		return 0, end.err()
+	}
+	return end.Exit, nil
+}
+
+// credit is how many bytes may be sent.
+type credit struct {
+	mu   sync.Mutex
+	more *sync.Cond
+	n    int
+	over bool
+}
+
+func newCredit(n int) *credit {
+	c := &credit{n: n}
+	c.more = sync.NewCond(&c.mu)
+	return c
+}
+
+func (c *credit) give(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.n += n
+	c.more.Broadcast()
+}
+
+func (c *credit) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = true
+	c.more.Broadcast()
+}
+
+// await waits for credit of n bytes, and reports whether there is some.
+func (c *credit) await(n int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.n < n && !c.over {
+		c.more.Wait()
+	}
+	return !c.over
+}
+
+// sendInput sends standard input, no more than the command takes.
+func sendInput(st *relay.Stream, stdin io.Reader, room *credit) {
+	buf := make([]byte, 16<<10)
+	for room.await(len(buf)) {
+		n, err := stdin.Read(buf)
+		if n > 0 {
+			room.give(-n)
+			if st.Send(relay.Stdin, buf[:n]) != nil {
+				return
+			}
+		}
+		if err != nil {
+			_ = st.Send(relay.StdinEnd, nil) // who receives finds out why
+			return
+		}
+	}
+}
+
+// EnterEnv is the environment of a command in a rank's place: the rank's, with another attempt where one is given.
+func EnterEnv(env []string, attempt *int) []string {
+	if attempt == nil {
+		return env
+	}
+	const name = "TORCHELASTIC_RESTART_COUNT="
+	return append(slices.DeleteFunc(slices.Clone(env), func(kv string) bool { return strings.HasPrefix(kv, name) }),
+		name+strconv.Itoa(*attempt))
+}
