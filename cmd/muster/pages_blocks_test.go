@@ -111,11 +111,13 @@ var varies = []struct {
 	form *regexp.Regexp
 	as   string
 }{
+	{regexp.MustCompile(`\s+`), " "}, // columns are as wide as what stands in them
 	{regexp.MustCompile(`\d{4}-\d\d-\d\d[ _T]\d\d:\d\d:\d\d(?:\.\d+)?Z?`), "DATE"},
 	{regexp.MustCompile(`\d\d:\d\d:\d\d`), "TIME"},
 	{regexp.MustCompile(`\b(?:\d+m)?\d+(?:\.\d+)?(?:e-\d+)? ?(?:ns|µs|ms|s|m|min|h|B|KiB|MiB|GiB)\b`), "SIZE"},
-	{regexp.MustCompile(`\b\d{4,}\b`), "NUMBER"}, // a process, a port
-	{regexp.MustCompile(`\s+`), " "},             // columns are as wide as what stands in them
+	{regexp.MustCompile(`\b(pid:|process|laptop) \d+`), "$1 NUMBER"},
+	{regexp.MustCompile(`SIZE \d+ (\S+)$`), "SIZE NUMBER $1"}, // a job's process in muster ps
+	{regexp.MustCompile(`\b\d{4,}\b`), "NUMBER"},             // another process, a port
 }
 
 // sameLines compares lines of a page with those that were shown, in any order: two streams flow into one. Three dots
@@ -196,6 +198,9 @@ func TestPageBlocks(t *testing.T) {
 		{"after 7 ms", "after 1.2 s", true},
 		{"12:00:00 x", "23:59:59 x", true},
 		{"rank 0   12345", "rank 0 9999", true},
+		{"wait  1  0  2s  20154  wait.py", "wait 1 0 2m59s 335 wait.py", true},
+		{"0  laptop  12345  Running", "0 laptop 7 Running", true},
+		{"exit status 137", "exit status 143", false},
 		{"rank 0 12345", "rank 1 9999", false},
 	} {
 		if err := sameLines(strings.Split(c.page, "\n"), strings.Split(c.shown, "\n")); (err == nil) != c.same {
