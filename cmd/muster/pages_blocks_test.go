@@ -117,7 +117,7 @@ var varies = []struct {
 	{regexp.MustCompile(`\b(?:\d+m)?\d+(?:\.\d+)?(?:e-\d+)? ?(?:ns|µs|ms|s|m|min|h|B|KiB|MiB|GiB)\b`), "SIZE"},
 	{regexp.MustCompile(`\b(pid:|process|laptop) \d+`), "$1 NUMBER"},
 	{regexp.MustCompile(`SIZE \d+ (\S+)$`), "SIZE NUMBER $1"}, // a job's process in muster ps
-	{regexp.MustCompile(`\b\d{4,}\b`), "NUMBER"},             // another process, a port
+	{regexp.MustCompile(`\b\d{4,}\b`), "NUMBER"},              // another process, a port
 }
 
 // sameLines compares lines of a page with those that were shown, in any order: two streams flow into one. Three dots
