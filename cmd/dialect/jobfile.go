@@ -91,7 +91,7 @@ func readJobFile(inv Invocation, words map[string]given, args []string, wrong *p
 	o := jobfile.Options{
 		File: word.text, Content: content, Kind: words["kind"].text, Name: words["name"].text, Secrets: words["secrets"].text,
 		Lenient: switched(words["lenient"]), Explain: inv.Explain, Args: args, Given: map[string]bool{}, ReadFile: inv.ReadFile,
-		ReadDir: inv.ReadDir,
+		ReadDir: inv.ReadDir, Run: insideRun,
 	}
 	for _, s := range pieces(words, "set") {
 		o.Set = append(o.Set, s.text)
@@ -122,10 +122,14 @@ func (f *jobFile) words(words map[string]given, wrong *problems) {
 	if f.file == nil {
 		return
 	}
-	fromFile := map[string]given{}
+	fromFile, own := map[string]given{}, map[string]bool{}
 	for _, w := range f.file.Words {
 		word := given{text: w.Text, source: w.Source}
 		switch other, twice := fromFile[w.Flag]; {
+		case w.Own && !own[w.Flag]:
+			own[w.Flag] = true
+		case own[w.Flag] && !w.Own:
+			continue // muster run in the pods says it
 		case twice && w.Flag == "fatal-exit-codes":
 			word.text = other.text + "," + w.Text
 		case twice && other.text != w.Text:
@@ -138,7 +142,9 @@ func (f *jobFile) words(words map[string]given, wrong *problems) {
 	nodes := f.file.Nodes()
 	source := nodes[0].Source
 	fromFile["run-id"] = given{text: f.file.Name, source: source}
-	fromFile["nproc-per-node"] = given{text: "1", source: source}
+	if !own["nproc-per-node"] {
+		fromFile["nproc-per-node"] = given{text: "1", source: source}
+	}
 	fromFile["platform"] = given{text: "none", source: source}
 	for _, flag := range []string{
 		"standalone", "simulate-nodes", "nnodes", "nproc-per-node", "node-rank", "master-addr", "master-port",
@@ -192,7 +198,7 @@ func (f *jobFile) launcherHosts(r *Request, inv Invocation, words map[string]giv
 }
 
 // place puts the file's nodes where they run.
-func (f *jobFile) place(r *Request, inv Invocation, words map[string]given, wrong *problems) {
+func (f *jobFile) place(r *Request, inv Invocation, words map[string]given, env environ, wrong *problems) {
 	if f.file == nil || wrong.list != nil {
 		return
 	}
@@ -217,7 +223,9 @@ func (f *jobFile) place(r *Request, inv Invocation, words map[string]given, wron
 		wrong.add(err)
 		return
 	}
-	j.Command = command
+	if j.Command = command; f.file.Native {
+		nativeCommand(r, inv, nodes[0].Argv, words, env, wrong)
+	}
 	pods := f.file.Nodes()
 	for i, n := range nodes {
 		host := "127.0.0.1"

@@ -108,7 +108,7 @@ func Native(inv Invocation) (Request, error) {
 		nativeMeeting(&r, words, &wrong)
 	}
 	if file.named {
-		file.place(&r, inv, words, &wrong)
+		file.place(&r, inv, words, env, &wrong)
 	} else {
 		nativeCommand(&r, inv, rest, words, env, &wrong)
 	}

@@ -33,9 +33,19 @@ type Options struct {
 	Lenient, Explain bool
 	// Args stand behind the arguments of every replica's command.
 	Args []string
+	// Run reads the arguments of muster run, which may be a pod's command; nil refuses it there.
+	Run func(args []string) (flags []RunFlag, command []string, err error)
 	// ReadFile reads a file, ReadDir the names in a directory.
 	ReadFile func(name string) ([]byte, error)
 	ReadDir  func(name string) ([]string, error)
+}
+
+// RunFlag is a flag of muster run in a pod's command.
+type RunFlag struct {
+	// Name is the setting that it sets, and Text its value.
+	Name, Text string
+	// Left says why the flag is left to the cluster; empty: it counts here, too.
+	Left string
 }
 
 // State says what becomes of a line.
@@ -72,6 +82,8 @@ type Line struct {
 type Word struct {
 	Flag, Text string
 	Source     job.Source
+	// Own is set where muster run in a pod's command has the flag: it is stronger than what the file says elsewhere.
+	Own bool
 }
 
 // File is a job as a file has it.
@@ -84,6 +96,8 @@ type File struct {
 	// reaches the pods as its hosts.
 	Pods     []Pod
 	Launcher *Pod
+	// Native reports whether the pods run muster run: the commands of Pods are those of its workers.
+	Native bool
 	// Accelerated reports whether some container asks for accelerators.
 	Accelerated bool
 
@@ -114,9 +128,9 @@ type Pod struct {
 	Index      int
 	// Argv is its command, as the file has it.
 	Argv []string
-	// Accelerators are how many it asks for, of Vendor as specs of fake accelerators name it.
-	Accelerators int
-	Vendor       string
+	// Accelerators are how many it asks for, of Vendor as specs of fake accelerators name it, as Resource in the file.
+	Accelerators     int
+	Vendor, Resource string
 	// Source is where the number of replicas stands.
 	Source job.Source
 

@@ -52,6 +52,11 @@ func (r *reader) pods(g group, from value, name func(i int) string) {
 		source = g.replicas.source()
 	}
 	t := g.template
+	native := r.unwrap(&t)
+	if len(r.file.Pods) > 0 && native != r.file.Native {
+		from.refuse("give all pods muster run, or none", "some pods run muster run, and others do not")
+	}
+	r.file.Native = native
 	for i := range g.n {
 		r.file.Pods = append(r.file.Pods, r.pod(t, g.role, name(i), i, source))
 	}
@@ -74,7 +79,7 @@ func (r *reader) pod(t template, role, name string, i int, source job.Source) Po
 		t.argv = t.argv[1:]
 	}
 	return Pod{
-		Role: role, Index: i, Name: name, Accelerators: t.accelerators, Vendor: t.vendor, Source: source,
+		Role: role, Index: i, Name: name, Accelerators: t.accelerators, Vendor: t.vendor, Resource: t.resource, Source: source,
 		Argv: slices.Concat(t.argv, t.args, r.Args), env: t.env, command: t.command.node,
 	}
 }
@@ -341,8 +346,12 @@ func trainJob(v value) {
 			g.template.container = t
 			g.template.command.r = r
 			t.object(fields{
-				"image":            cluster(whyImage),
-				"command":          func(c value) { g.template.argv = c.texts(); c.note(Applied, "the node's command") },
+				"image": cluster(whyImage),
+				"command": func(c value) {
+					g.template.argv = c.texts()
+					g.template.command = c
+					c.note(Applied, "the node's command")
+				},
 				"args":             func(a value) { g.template.args = a.texts(); a.note(Applied, "arguments of the node's command") },
 				"env":              func(e value) { e.list(func(item value) { item.variable(&g.template) }) },
 				"numNodes":         g.count,

@@ -1,6 +1,7 @@
 package jobfile
 
 import (
+	"errors"
 	"fmt"
 	"path"
 	"regexp"
@@ -65,7 +66,10 @@ func (f *File) Place(at Places) (job.Command, []Node, error) {
 		nodes[i] = f.node(&pods[i], i, at, names)
 	}
 	same := !slices.ContainsFunc(nodes, func(n Node) bool { return !slices.Equal(n.Argv, nodes[0].Argv) })
-	plain := same && f.Launcher == nil && !slices.ContainsFunc(nodes, func(n Node) bool { return launches(n.Argv) || n.meets(pods) })
+	if f.Native && !same {
+		return job.Command{}, nil, errors.New("the nodes run muster run with different commands: give all the same")
+	}
+	plain := f.Native || same && f.Launcher == nil && !slices.ContainsFunc(nodes, func(n Node) bool { return launches(n.Argv) || n.meets(pods) })
 	for i := range nodes {
 		n := &nodes[i]
 		if !plain {
@@ -131,7 +135,9 @@ func (f *File) node(p *Pod, i int, at Places, names func(string) string) Node {
 	for j, word := range p.Argv {
 		n.Argv[j] = expand(names(word), values)
 	}
-	n.Argv = asLauncher(n.Argv)
+	if !f.Native {
+		n.Argv = asLauncher(n.Argv)
+	}
 	return n
 }
 

@@ -35,6 +35,7 @@ type template struct {
 	restartPolicy value
 	accelerators  int
 	vendor        string
+	resource      string
 	port          int // of the port that the operator looks for
 }
 
@@ -192,7 +193,7 @@ func (v value) resources(t *template) {
 			case t.vendor != "":
 				amount.note(Mapped, "the first of such lines counts")
 			default:
-				t.accelerators, t.vendor = whole, accelerators[i].vendor
+				t.accelerators, t.vendor, t.resource = whole, accelerators[i].vendor, key.Value
 				amount.note(Mapped, "accelerators of the node: made up in a rehearsal, found on hosts")
 			}
 		})

@@ -266,6 +266,10 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !proven && (!s.loopback || c.otherUser) {
+		if !s.loopback && (r.URL.Path == pathHealth || r.URL.Path == pathReady) && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+			s.probed(w, r) // by a kubelet, which has no token
+			return
+		}
 		s.unproven(w, r)
 		return
 	}
@@ -389,6 +393,17 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	default:
 		text(w, http.StatusOK, "ok\n")
 	}
+}
+
+// probed answers who has not shown the token: whether muster lives, and whether workers run, but nothing else.
+func (s *Server) probed(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == pathReady {
+		if a, err := s.picture.answer(r.Context()); err != nil || a.Phase != report.PhaseRunning {
+			text(w, http.StatusServiceUnavailable, "not ready\n")
+			return
+		}
+	}
+	text(w, http.StatusOK, "ok\n")
 }
 
 // status says how the job stands, as muster status -o json does.

@@ -169,14 +169,14 @@ func TestForeignName(t *testing.T) {
 	}
 }
 
-// TestToken: on an address that other machines reach nothing is answered without the token; with it, by a header, in
-// the address or by the form, everything.
+// TestToken: on an address that other machines reach nothing but probes is answered without the token; with it, by a
+// header, in the address or by the form, everything.
 func TestToken(t *testing.T) {
 	t.Parallel()
 	w := newWorld(2)
 	s := serveAt(t, "0.0.0.0:0", Config{Served: w, Token: []byte(token)})
 	for _, path := range []string{
-		"/", "/healthz", "/readyz", "/metrics", "/page.js", "/api/v1/status", "/api/v1/stream",
+		"/", "/metrics", "/page.js", "/api/v1/status", "/api/v1/stream",
 		"/api/v1/ranks/0/logs", "/x",
 	} {
 		for _, headers := range [][]string{
@@ -189,6 +189,14 @@ func TestToken(t *testing.T) {
 			if status != http.StatusUnauthorized || header.Get("WWW-Authenticate") == "" || strings.Contains(body, "train-7") {
 				t.Errorf("%s %v: %d %.100s", path, headers, status, body)
 			}
+		}
+	}
+	for _, path := range []string{"/healthz", "/readyz"} { // a kubelet has no token
+		if status, _, body := ask(t, s, http.MethodGet, path, nil); status != http.StatusOK || body != "ok\n" {
+			t.Errorf("%s without the token: %d %q", path, status, body)
+		}
+		if status, _, _ := ask(t, s, http.MethodPost, path, nil); status != http.StatusUnauthorized {
+			t.Errorf("POST %s without the token: %d", path, status)
 		}
 	}
 	if status, _, body := ask(t, s, http.MethodGet, "/api/v1/status", nil, "Authorization", "Bearer "+token); status != 200 ||

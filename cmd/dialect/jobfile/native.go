@@ -1,0 +1,56 @@
+package jobfile
+
+import (
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"muster/launch/job"
+)
+
+// unwrap takes muster run out of a template's command: its flags become settings of the job, and what its workers run
+// the command.
+func (r *reader) unwrap(t *template) bool {
+	argv := slices.Concat(t.argv, t.args)
+	if r.Run == nil || len(argv) < 2 || path.Base(argv[0]) != "muster" || argv[1] != "run" || t.command.node == nil {
+		return false
+	}
+	flags, command, err := r.Run(argv[2:])
+	if err != nil {
+		t.command.fail("muster run: %v", err)
+		return true
+	}
+	if len(command) == 0 {
+		t.command.fail("muster run has no command: name it behind its flags")
+		return true
+	}
+	t.argv, t.args = command, nil
+	for _, f := range flags {
+		at := t.command.flagWord(f.Name)
+		if f.Left != "" {
+			at.note(Cluster, f.Left)
+			continue
+		}
+		source := job.Source{Kind: job.FromConfig, Name: r.at(at.node, false)}
+		r.file.Words = append(r.file.Words, Word{Flag: f.Name, Text: f.Text, Source: source, Own: true})
+		at.note(Applied, "--"+f.Name+" of muster run")
+	}
+	return true
+}
+
+// flagWord is the item of a command in which a flag stands, or the whole command.
+func (v value) flagWord(flag string) value {
+	if v.node.Kind != yaml.SequenceNode {
+		return v
+	}
+	for i, item := range v.node.Content {
+		name, _, _ := strings.Cut(aim(item).Value, "=")
+		if strings.ReplaceAll(name, "_", "-") == "--"+flag {
+			return value{v.r, aim(item), v.path + "[" + strconv.Itoa(i) + "]"}
+		}
+	}
+	return v
+}

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"muster/cmd/manifest"
+)
+
+// manifestArgs is a job of two nodes with two workers each.
+func manifestArgs(kind string, more ...string) []string {
+	args := append([]string{"manifest", kind, "--nodes", "2", "-n", "2", "--accelerators", "0"}, more...)
+	if kind != "slurm" {
+		args = append(args, "--image", "train:1")
+	}
+	return args
+}
+
+// written writes a job file by muster manifest.
+func written(t *testing.T, args []string) string {
+	t.Helper()
+	got := muster(t, nil, args...)
+	if got.status != 0 {
+		t.Fatalf("%q: status %d\n%s", args, got.status, got.stderr)
+	}
+	path := filepath.Join(t.TempDir(), "job.yaml")
+	if err := os.WriteFile(path, []byte(got.stdout), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// What muster manifest writes muster explain reads: the same nodes, workers and command.
+func TestManifestExplained(t *testing.T) {
+	t.Parallel()
+	for _, kind := range manifest.Kinds() {
+		if kind == "slurm" {
+			continue
+		}
+		file := written(t, append(manifestArgs(kind, "--queue", "q", "--ckpt-dir", "/data/ckpt"), "--", "python", "train.py", "--lr", "0.1"))
+		got := muster(t, nil, "explain", "-o", "json", file)
+		var e explained
+		if err := json.Unmarshal([]byte(got.stdout), &e); err != nil || got.status != 0 {
+			t.Errorf("%s: status %d, %v\n%s", kind, got.status, err, got.stderr)
+			continue
+		}
+		if e.Name != "train" || len(e.Nodes) != 2 {
+			t.Errorf("%s: %q with %d nodes", kind, e.Name, len(e.Nodes))
+		}
+		for _, n := range e.Nodes {
+			if c := strings.Join(n.Command, " "); c != "python train.py --lr 0.1" {
+				t.Errorf("%s: %s runs %q", kind, n.Replica, c)
+			}
+		}
+		settings := map[string]string{}
+		for _, s := range e.Settings {
+			settings[s.Flag] = s.Value
+		}
+		for flag, want := range map[string]string{
+			"--nproc-per-node": "2", "--nnodes": "2", "--max-restarts": "3", "--grace": "30s", "--ckpt-dir": "/data/ckpt",
+		} {
+			if settings[flag] != want {
+				t.Errorf("%s: %s is %q, want %q", kind, flag, settings[flag], want)
+			}
+		}
+	}
+}
+
+// The job that a file asks for runs here: a rehearsal.
+func TestManifestRuns(t *testing.T) {
+	t.Parallel()
+	file := written(t, append(manifestArgs("k8s-job", "--env", "STAGE=one $(date) $$"), "--", "sh", "-c",
+		`echo "worker $RANK of $WORLD_SIZE, $LOCAL_RANK on node $GROUP_RANK, $STAGE"`))
+	got := muster(t, nil, "run", "-f", file)
+	var want []string
+	for i := range 4 {
+		want = append(want, fmt.Sprintf("%d of 4, %d on node %d, one $(date) $$", i, i%2, i/2))
+	}
+	if said := workersSaid(got.stdout); got.status != 0 || strings.Join(said, "\n") != strings.Join(want, "\n") {
+		t.Errorf("status %d, workers said %q\n%s%s", got.status, said, got.stdout, got.stderr)
+	}
+}
+
+// What is wrong is refused with its flag, and nothing is written.
+func TestManifestRefuses(t *testing.T) {
+	t.Parallel()
+	job := []string{"--", "true"}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"manifest"}, "name the kind of file"},
+		{append([]string{"manifest"}, job...), "name the kind of file"},
+		{append([]string{"manifest", "k8sjob", "--image", "a"}, job...), "did you mean k8s-job?"},
+		{append([]string{"manifest", "k8s-job", "slurm", "--image", "a"}, job...), `unexpected "slurm"`},
+		{[]string{"manifest", "k8s-job", "--image", "a", "true"}, "must stand behind --"},
+		{[]string{"manifest", "k8s-job", "--image", "a", "--"}, "the command is missing"},
+		{append([]string{"manifest", "k8s-job"}, job...), "--image is missing"},
+		{append([]string{"manifest", "k8s-job", "--image", "a", "--partition", "p"}, job...), "cannot use --partition for k8s-job"},
+		{append([]string{"manifest", "slurm", "--claim", "a:/b"}, job...), "cannot use --claim for slurm"},
+		{append([]string{"manifest", "slurm", "-n", "gpu"}, job...), "--accelerators"},
+		{append([]string{"manifest", "slurm", "-n", "none"}, job...), "-n none"},
+		{append([]string{"manifest", "slurm", "--nodes", "none"}, job...), "--nodes"},
+		{append([]string{"manifest", "slurm", "--flag=--hang-timout=1m"}, job...), "unknown flag --hang-timout"},
+	} {
+		got := muster(t, nil, c.args...)
+		if got.status != 2 || !strings.Contains(got.stderr, c.want) || got.stdout != "" {
+			t.Errorf("%q: status %d, %q, want 2 and %q", c.args, got.status, got.stderr+got.stdout, c.want)
+		}
+	}
+}
