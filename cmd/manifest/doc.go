@@ -26,8 +26,13 @@ type kind struct {
 // kinds are those that are written, by their names on the command line.
 func kinds() map[string]kind {
 	return map[string]kind{
-		"k8s-job": {"an indexed Job of Kubernetes, with a headless service", k8sJob, indexedEnviron, onKubernetes()},
-		"slurm":   {"a batch script for Slurm's sbatch", slurm, slurmEnviron, onSlurm()},
+		"k8s-job":    {"an indexed Job of Kubernetes, with a headless service", k8sJob, indexedEnviron, onKubernetes()},
+		"jobset":     {"a JobSet with one group of nodes", jobSet, indexedEnviron, onKubernetes()},
+		"trainjob":   {"a TrainJob of Kubeflow's Trainer (v2), with its runtime", trainJob, petEnviron, onKubernetes()},
+		"pytorchjob": {"a PyTorchJob of Kubeflow's training operator (v1)", pytorchJob, petEnviron, onKubernetes()},
+		"mpijob":     {"an MPIJob, whose launcher starts the workers over ssh", mpiJob, noEnviron, onMPI()},
+		"volcano":    {"a Job of Volcano's own", volcanoJob, volcanoEnviron, onVolcano()},
+		"slurm":      {"a batch script for Slurm's sbatch", slurm, slurmEnviron, onSlurm()},
 	}
 }
 
@@ -57,6 +62,20 @@ func because(why string, flags ...string) map[string]string {
 
 func onKubernetes() map[string]string {
 	return because("it is a setting of Slurm", "partition", "account")
+}
+
+func onMPI() map[string]string {
+	refused := onKubernetes()
+	maps.Copy(refused, because("the launcher has no agent that could serve it", "http", "token-secret"))
+	maps.Copy(refused, because("mpirun has no such flags: give MUSTER_ variables by --env", "flag"))
+	maps.Copy(refused, because("its nodes begin with the launcher, and end with it", "notice"))
+	return refused
+}
+
+func onVolcano() map[string]string {
+	refused := onKubernetes()
+	maps.Copy(refused, because("Volcano is the job's own scheduler", "gang"))
+	return refused
 }
 
 func onSlurm() map[string]string {

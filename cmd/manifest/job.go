@@ -10,6 +10,8 @@ func (s *Spec) head(start string) string {
 	return fmt.Sprintf("Written by muster manifest %s: %s with %s workers each. %s", s.Kind, plural(s.Nodes, "node"), s.Procs, start)
 }
 
+const startText = "Start it by kubectl apply -f; muster explain tells what becomes of its lines here, muster run -f rehearses it."
+
 // podFailurePolicy tells what muster's exit statuses mean for a pod that ends.
 func podFailurePolicy() object {
 	return object{{"rules", list{
@@ -76,12 +78,14 @@ func k8sJob(s Spec) string {
 	docs = append(docs, object{
 		{"apiVersion", "batch/v1", ""}, {"kind", "Job", ""}, {"metadata", s.metadata(g.labels), ""}, {"spec", s.indexed(p, g), ""},
 	})
-	return documents(s.head("Start it by kubectl apply -f; muster explain tells what becomes of its lines here, muster run -f rehearses it."), docs...)
+	return documents(s.head(startText), docs...)
 }
 
 func indexedEnviron(s Spec) ([]string, string) {
 	return []string{"JOB_COMPLETION_INDEX=0", "KUBERNETES_SERVICE_HOST=10.0.0.1", "HOSTNAME=" + s.podName(0)}, s.podName(0)
 }
+
+func noEnviron(Spec) ([]string, string) { return nil, "" }
 
 func slurmEnviron(s Spec) ([]string, string) {
 	n := strconv.Itoa(s.Nodes)

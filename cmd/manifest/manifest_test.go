@@ -47,7 +47,12 @@ func full(kind string) manifest.Spec {
 		s.Image = "registry.example/train:1"
 		return s
 	}
-	s.Namespace, s.RDMA, s.TokenSecret, s.Port, s.Claims = "team", "rdma/hca=1", "job-token", 7777, []string{"data:/data", "sets:/sets"}
+	s.Namespace, s.RDMA, s.Claims = "team", "rdma/hca=1", []string{"data:/data", "sets:/sets"}
+	if kind == "mpijob" {
+		s.Flags = nil
+		return s
+	}
+	s.TokenSecret, s.Port = "job-token", 7777
 	return s
 }
 

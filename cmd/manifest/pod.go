@@ -15,10 +15,12 @@ type inPod struct {
 	scheduler   string
 	// bare leaves out the image, the command and the resources: another part of the file has them.
 	bare bool
-	// command stands in the place of muster run; env are further variables, own is whether muster run is in it.
+	// command stands in the place of muster run; env are further variables.
 	command list
 	env     []field
 	ports   list
+	// quiet leaves out the notice: no agent of muster's is in the pod from its start.
+	quiet bool
 }
 
 // escaped is a word in which Kubernetes replaces no $(NAME).
@@ -53,6 +55,9 @@ func (s *Spec) template(p inPod) object {
 func (s *Spec) podSpec(p inPod) object {
 	end := fmt.Sprintf("%d s from the notice to SIGTERM, %d s of --grace, %d s for the newest step to disk; then the kubelet kills.",
 		seconds(s.Notice), seconds(s.Grace), seconds(saving))
+	if p.quiet {
+		end = fmt.Sprintf("SIGTERM; %d s of --grace and %d s for the newest step to disk; then the kubelet kills.", seconds(s.Grace), seconds(saving))
+	}
 	spec := object{
 		{"restartPolicy", p.restart, ""},
 		{"subdomain", p.subdomain, "The headless service's name: pods are reached as POD." + p.subdomain + "."},
@@ -92,7 +97,10 @@ func (s *Spec) container(p inPod) object {
 		c[1].value, c[2].value, c[3].value, c[5].value = nil, nil, nil, nil
 	}
 	c = append(c, s.probes()...)
-	return append(c, s.lifecycle(), field{"volumeMounts", s.mounts(), ""})
+	if !p.quiet {
+		c = append(c, s.lifecycle())
+	}
+	return append(c, field{"volumeMounts", s.mounts(), ""})
 }
 
 func (s *Spec) env(more []field) list {

@@ -106,6 +106,9 @@ func (s *Spec) Check() error {
 	if s.Image == "" && !slurm {
 		wrong = multierror.Append(wrong, errors.New("--image is missing: name the image of the nodes' containers"))
 	}
+	if _, err := strconv.Atoi(s.Procs); err != nil && s.Kind == "mpijob" {
+		bad("nproc-per-node", s.Procs, "give a number: mpirun is told how many workers there are in all")
+	}
 	match("image", s.Image, imageText, "give an image without blanks and quotes")
 	match("queue", s.Queue, queueText, "give letters, digits, dashes, dots and underscores")
 	match("partition", s.Partition, queueText, "give letters, digits, dashes, dots and underscores")

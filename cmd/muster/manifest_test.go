@@ -48,8 +48,14 @@ func TestManifestExplained(t *testing.T) {
 			t.Errorf("%s: status %d, %v\n%s", kind, got.status, err, got.stderr)
 			continue
 		}
-		if e.Name != "train" || len(e.Nodes) != 2 {
+		if e.Name != "train" || len(e.Nodes) != map[bool]int{true: 3, false: 2}[kind == "mpijob"] {
 			t.Errorf("%s: %q with %d nodes", kind, e.Name, len(e.Nodes))
+		}
+		if kind == "mpijob" { // its launcher's mpirun says it
+			if c := strings.Join(e.Nodes[0].Command, " "); c != "mpirun -np 4 python train.py --lr 0.1" {
+				t.Errorf("%s: the launcher runs %q", kind, c)
+			}
+			continue
 		}
 		for _, n := range e.Nodes {
 			if c := strings.Join(n.Command, " "); c != "python train.py --lr 0.1" {

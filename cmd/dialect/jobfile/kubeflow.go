@@ -53,7 +53,7 @@ func (r *reader) pods(g group, from value, name func(i int) string) {
 	}
 	t := g.template
 	native := r.unwrap(&t)
-	if len(r.file.Pods) > 0 && native != r.file.Native {
+	if len(r.file.Pods) > 0 && native != r.file.Native && r.wrong == nil {
 		from.refuse("give all pods muster run, or none", "some pods run muster run, and others do not")
 	}
 	r.file.Native = native

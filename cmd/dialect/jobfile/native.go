@@ -19,12 +19,14 @@ func (r *reader) unwrap(t *template) bool {
 		return false
 	}
 	flags, command, err := r.Run(argv[2:])
-	if err != nil {
+	switch {
+	case err != nil:
 		t.command.fail("muster run: %v", err)
+		t.argv, t.args = nil, nil
 		return true
-	}
-	if len(command) == 0 {
+	case len(command) == 0:
 		t.command.fail("muster run has no command: name it behind its flags")
+		t.argv, t.args = nil, nil
 		return true
 	}
 	t.argv, t.args = command, nil

@@ -28,6 +28,7 @@ func kinds() map[string]kind {
 		"PyTorchTrainingJob": {[]string{"batch.tensorstack.dev/v1beta1"}, pytorchTrainingJob},
 		"ColossalAIJob":      {[]string{"batch.tensorstack.dev/v1beta1"}, colossalAIJob},
 		"Job":                {[]string{"batch/v1"}, indexedJob},
+		volcanoKind:          {[]string{volcanoVersion}, volcanoJob},
 		"JobSet":             {[]string{"jobset.x-k8s.io/v1alpha2"}, jobSet},
 	}
 }
@@ -79,7 +80,7 @@ func Read(o Options) (*File, error) {
 			r.set[n] = path
 		}
 	}
-	r.file = &File{Kind: scalar(chosen, "kind"), Namespace: "default"}
+	r.file = &File{Kind: kindOf(chosen), Namespace: "default"}
 	r.read(chosen)
 	for _, d := range r.others {
 		r.other(d)
@@ -90,6 +91,15 @@ func Read(o Options) (*File, error) {
 	slices.SortStableFunc(r.file.Lines, func(a, b Line) int { return a.line - b.line })
 	r.file.Accelerated = slices.ContainsFunc(r.file.Pods, func(p Pod) bool { return p.Accelerators > 0 })
 	return r.file, nil
+}
+
+// kindOf is the kind of a document as it is called here: two projects have a Job.
+func kindOf(d *yaml.Node) string {
+	k := scalar(d, "kind")
+	if k == "Job" && strings.HasPrefix(scalar(d, "apiVersion"), "batch.volcano.sh/") {
+		return volcanoKind
+	}
+	return k
 }
 
 // choose finds the job that is wanted among the documents of a file.
@@ -113,7 +123,7 @@ func (r *reader) choose(list []*yaml.Node) (*yaml.Node, error) {
 		if m := get(d, "metadata"); m != nil && m.Kind == yaml.MappingNode {
 			name = scalar(m, "name")
 		}
-		if (r.Kind == "" || strings.EqualFold(r.Kind, k.Value)) && (r.Name == "" || r.Name == name) {
+		if (r.Kind == "" || strings.EqualFold(r.Kind, k.Value) || strings.EqualFold(r.Kind, kindOf(d))) && (r.Name == "" || r.Name == name) {
 			found = append(found, d)
 		}
 		names = append(names, fmt.Sprintf("%s %s (line %d)", k.Value, name, d.Line))

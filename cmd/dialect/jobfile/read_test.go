@@ -77,7 +77,7 @@ func TestReadKinds(t *testing.T) {
 		name := strings.ToLower(kind)
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f, err := read(file(t, name), nil)
+			f, err := read(file(t, name), native)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -390,6 +390,53 @@ func TestElasticJobVariables(t *testing.T) {
 			if want := map[string]string{"X": "own", "Y": "all"}[v.Name]; want != "" && v.Value != want {
 				t.Errorf("%s: %s=%s, want %s", name, v.Name, v.Value, want)
 			}
+		}
+	}
+}
+
+// native reads muster run in pods.
+func native(o *jobfile.Options) { o.Run = runWords }
+
+// runWords reads a few of muster run's flags.
+func runWords(args []string) (list []jobfile.RunFlag, command []string, err error) {
+	for i := 0; i < len(args); i++ {
+		name, text, joined := strings.Cut(strings.TrimLeft(args[i], "-"), "=")
+		if args[i] == "--" {
+			return list, args[i+1:], nil
+		}
+		if name == "help" {
+			return nil, nil, errors.New("it asks for help")
+		}
+		if !joined {
+			i++
+			text = args[i]
+		}
+		f := jobfile.RunFlag{Name: name, Text: text}
+		if name == "n" {
+			f.Name = "nproc-per-node"
+		}
+		if name == "http" || name == "token-file" {
+			f.Left = "of the pod"
+		}
+		list = append(list, f)
+	}
+	return list, nil, nil
+}
+
+// muster run in a pod is the job itself: what it cannot be is refused with the place of the command.
+func TestReadNativeRefuses(t *testing.T) {
+	t.Parallel()
+	const pods = "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: j}\nspec:\n  pytorchReplicaSpecs:\n" +
+		"    Master: {template: {spec: {containers: [{name: c, command: %s}]}}}\n" +
+		"    Worker: {template: {spec: {containers: [{name: c, command: %s}]}}}\n"
+	for _, c := range []struct{ master, worker, want string }{
+		{"[muster, run, --help]", "[x]", "job.yaml:6:64: spec.pytorchReplicaSpecs.Master.template.spec.containers[0].command: muster run: it asks for help"},
+		{"[muster, run, --n=2]", "[muster, run, --n=2]", "muster run has no command"},
+		{"[muster, run, --n=2, --, x]", "[x]", "some pods run muster run, and others do not"},
+	} {
+		_, err := read(fmt.Sprintf(pods, c.master, c.worker), native)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s, %s: %v, want %q", c.master, c.worker, err, c.want)
 		}
 	}
 }

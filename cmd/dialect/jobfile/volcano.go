@@ -1,0 +1,138 @@
+package jobfile
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"muster/launch/job"
+)
+
+const (
+	// volcanoKind is what a Job of Volcano's is called here, whose kind in a file is that of Kubernetes' own.
+	volcanoKind    = "VolcanoJob"
+	volcanoVersion = "batch.volcano.sh/v1alpha1"
+	// volcanoRetries is how often Volcano starts a job anew unless the file says it.
+	volcanoRetries = 3
+)
+
+// volcanoTask is a group of a Volcano job's pods.
+type volcanoTask struct {
+	name string
+	group
+}
+
+func volcanoJob(v value) {
+	r, f := v.r, v.r.file
+	var tasks []volcanoTask
+	retries, retried := volcanoRetries, v
+	least := value{}
+	v.object(fields{
+		"tasks": func(list value) { list.list(func(item value) { tasks = append(tasks, item.volcanoTask()) }) },
+		"maxRetry": func(n value) {
+			retries, _ = n.count(0)
+			retried = n
+			n.note(Applied, fmt.Sprintf("--backoff-limit %d: restarts of all nodes together", retries))
+		},
+		"minAvailable": func(n value) { least = n },
+		"policies":     func(p value) { p.volcanoPolicies() },
+		"plugins": func(p value) {
+			p.note(Mapped, "svc and env: nodes are told the names and the number of each other; ssh and MPI plug-ins are the cluster's")
+		},
+		"minSuccess": func(n value) {
+			n.refuse("leave it out, or give --success-policy", "muster knows success of all nodes, of any, and of the first")
+		},
+		"volumes": cluster(whyVolumes),
+	}.leave(whyAfter, "ttlSecondsAfterFinished").
+		leave(whySchedule, "schedulerName", "queue", "priorityClassName", "networkTopology", "runningEstimate"))
+	if r.wrong != nil {
+		return
+	}
+	for _, t := range tasks {
+		r.pods(t.group, v, func(i int) string { return fmt.Sprintf("%s-%s-%d", f.Name, t.name, i) })
+	}
+	if least.node != nil {
+		switch n, ok := least.count(0); {
+		case !ok:
+		case n > len(f.Pods):
+			least.fail("%d nodes would be waited for, and the job has %d", n, len(f.Pods))
+		default:
+			least.note(Mapped, "no worker starts before all nodes of the job are there")
+		}
+	}
+	retried.setting("max-restarts", strconv.Itoa(retries))
+	if retries > 0 {
+		retried.setting("backoff-limit", strconv.Itoa(retries))
+	}
+	f.beside = func(f *File, i int, at Places) []job.Var {
+		vars := []job.Var{own("VC_TASK_INDEX", strconv.Itoa(f.Pods[i].Index)), own("VK_TASK_INDEX", strconv.Itoa(f.Pods[i].Index))}
+		first := 0
+		for _, t := range tasks {
+			var hosts []string
+			for k := range t.n {
+				hosts = append(hosts, at.host(first+k))
+			}
+			first += t.n
+			name := strings.ToUpper(strings.ReplaceAll(t.name, "-", "_"))
+			vars = append(vars, own("VC_"+name+"_HOSTS", strings.Join(hosts, ",")), own("VC_"+name+"_NUM", strconv.Itoa(t.n)))
+		}
+		return vars
+	}
+}
+
+// volcanoTask reads a task.
+func (v value) volcanoTask() volcanoTask {
+	t := volcanoTask{name: "default", group: group{n: 1}}
+	v.object(fields{
+		"name":     func(n value) { t.name, _ = n.text(); n.note(Mapped, "the name of the group of nodes") },
+		"replicas": t.count,
+		"template": func(spec value) { t.template = spec.template(known{}) },
+		"policies": func(p value) { p.volcanoPolicies() },
+		"maxRetry": cluster("muster counts restarts of all nodes together"),
+		"minAvailable": func(n value) {
+			n.count(0)
+			n.note(Mapped, "no worker starts before all nodes of the job are there")
+		},
+		"dependsOn": func(d value) {
+			d.refuse("leave it out: all nodes start together", "muster starts no node after another one has ended")
+		},
+	}.leave(whySchedule, "topologyPolicy", "partitionPolicy"))
+	t.role = t.name
+	if t.template.container.node == nil && v.r.wrong == nil {
+		v.fail("the task has no template")
+	}
+	if p := t.template.restartPolicy; p.node != nil {
+		if _, ok := p.choice("Never", "OnFailure", "Always"); ok {
+			p.note(Mapped, "all workers start anew together, up to maxRetry")
+		}
+	}
+	return t
+}
+
+// volcanoPolicies reads what becomes of a job at an event.
+func (v value) volcanoPolicies() {
+	v.list(func(item value) {
+		action := ""
+		var act, code value
+		item.object(fields{
+			"action": func(a value) { action, _ = a.text(); act = a },
+			"exitCode": func(c value) {
+				if _, ok := c.count(1); ok {
+					code = c
+				}
+			},
+			"event": func(e value) { e.text() }, "events": func(e value) { e.texts() },
+			"timeout": cluster("muster waits for no event"),
+		})
+		switch {
+		case act.node == nil || item.r.wrong != nil:
+		case code.node != nil && (action == "AbortJob" || action == "TerminateJob"):
+			code.setting("fatal-exit-codes", code.node.Value)
+			code.note(Applied, "--fatal-exit-codes "+code.node.Value)
+		case action == "RestartJob" || action == "RestartTask" || action == "RestartPod" || action == "RestartPartition":
+			act.note(Mapped, "muster starts all workers anew together, and goes on when a lost node is replaced")
+		default:
+			act.note(Mapped, "a job ends when all its nodes have, or one of them has failed for good")
+		}
+	})
+}

@@ -1,0 +1,50 @@
+package manifest
+
+import (
+	"fmt"
+	"strings"
+)
+
+// volcanoJob is a job of Volcano's own.
+func volcanoJob(s Spec) string {
+	p := inPod{container: "node", restart: "Never", labels: object{{jobLabel, s.Name, ""}}}
+	restart := func(code int, action, why string) object {
+		return object{{"exitCode", code, why}, {"action", action, ""}}
+	}
+	policies := list{
+		restart(80, "RestartPod", "muster's status of a node at fault: that pod alone is made anew. muster keeps the machine out for its --quarantine."),
+		restart(81, "RestartPod", "The same for a straggler."),
+		restart(2, "AbortJob", "Trying again helps nothing: usage errors, a job that must not be restarted (93), a command that cannot be run (126) or found (127)."),
+		restart(93, "AbortJob", ""), restart(126, "AbortJob", ""), restart(127, "AbortJob", ""),
+		object{{"event", "PodEvicted", "Pods that have lost one of them start anew together, from the newest step."}, {"action", "RestartJob", ""}},
+		object{{"event", "PodFailed", "So do those of a job that has failed, maxRetry times."}, {"action", "RestartJob", ""}},
+	}
+	spec := object{
+		{"schedulerName", "volcano", ""},
+		{"queue", s.Queue, ""},
+		{"minAvailable", s.Nodes, "No pod starts before all can: they train together."},
+		{"maxRetry", s.BackoffLimit, "New starts of the whole."},
+		{"networkTopology", s.tier(), ""},
+		{"plugins", object{
+			{"svc", raw("[]"), "A headless service, and VC_NODE_HOSTS in each pod: the names of all nodes, from which muster knows where they meet."},
+			{"env", raw("[]"), "VC_TASK_INDEX: the number of the pod."},
+		}, ""},
+		{"tasks", list{object{
+			{"name", "node", ""},
+			{"replicas", s.Nodes, ""},
+			{"policies", policies, ""},
+			{"template", s.template(p), ""},
+		}}, ""},
+	}
+	return documents(s.head(startText), object{
+		{"apiVersion", "batch.volcano.sh/v1alpha1", ""}, {"kind", "Job", ""}, {"metadata", s.metadata(nil), ""}, {"spec", spec, ""},
+	})
+}
+
+func volcanoEnviron(s Spec) ([]string, string) {
+	var hosts []string
+	for i := range s.Nodes {
+		hosts = append(hosts, fmt.Sprintf("%s-node-%d.%s", s.Name, i, s.Name))
+	}
+	return []string{"VC_NODE_HOSTS=" + strings.Join(hosts, ","), "VC_TASK_INDEX=0"}, s.Name + "-node-0"
+}
