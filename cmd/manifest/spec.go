@@ -11,6 +11,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/hashicorp/go-multierror"
+
+	"muster/internal/lazyregexp"
 )
 
 // Spec is the job that a file asks for. The zero value of a field leaves it out, unless it says something else.
@@ -70,14 +72,14 @@ const maxNodes = 10_000
 const saving = time.Minute
 
 var (
-	nameText     = regexp.MustCompile(`^[a-z]([-a-z0-9]*[a-z0-9])?$`)
-	quantityText = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?(m|[kMGTPE]|[KMGTPE]i)?$`)
-	resourceText = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9._]*[A-Za-z0-9])?$`)
-	queueText    = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9._]*[A-Za-z0-9])?$`)
-	levelText    = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9._/]*[A-Za-z0-9])?$`)
-	variableText = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]*$`)
-	imageText    = regexp.MustCompile(`^[^\s"'$\\#]+$`)
-	dirText      = regexp.MustCompile(`^/[^\s:"'$\\#]*$`)
+	nameText     = lazyregexp.New(`^[a-z]([-a-z0-9]*[a-z0-9])?$`)
+	quantityText = lazyregexp.New(`^[0-9]+(\.[0-9]+)?(m|[kMGTPE]|[KMGTPE]i)?$`)
+	resourceText = lazyregexp.New(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9._]*[A-Za-z0-9])?$`)
+	queueText    = lazyregexp.New(`^[A-Za-z0-9]([-A-Za-z0-9._]*[A-Za-z0-9])?$`)
+	levelText    = lazyregexp.New(`^[A-Za-z0-9]([-A-Za-z0-9._/]*[A-Za-z0-9])?$`)
+	variableText = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_.-]*$`)
+	imageText    = lazyregexp.New(`^[^\s"'$\\#]+$`)
+	dirText      = lazyregexp.New(`^/[^\s:"'$\\#]*$`)
 )
 
 // maxName leaves room in the 63 letters of a host name for what kinds put behind the job's name.
@@ -90,8 +92,8 @@ func (s *Spec) Check() error {
 		wrong = multierror.Append(wrong, fmt.Errorf("--%s %q: %s", flag, value, what))
 	}
 	slurm := s.Kind == "slurm"
-	match := func(flag, value string, form *regexp.Regexp, what string) {
-		if value != "" && !form.MatchString(value) {
+	match := func(flag, value string, form func() *regexp.Regexp, what string) {
+		if value != "" && !form().MatchString(value) {
 			bad(flag, value, what)
 		}
 	}
@@ -133,17 +135,17 @@ func (s *Spec) Check() error {
 		bad("gang", s.Gang, "it needs --queue: Kueue knows jobs by their queues")
 	}
 	if s.RDMA != "" {
-		if name, n, ok := s.rdma(); !ok || !resourceText.MatchString(name) || n < 1 {
+		if name, n, ok := s.rdma(); !ok || !resourceText().MatchString(name) || n < 1 {
 			bad("rdma", s.RDMA, "give a resource and its number, such as rdma/hca=1")
 		}
 	}
 	for _, c := range s.Claims {
-		if name, dir, ok := strings.Cut(c, ":"); !ok || !nameText.MatchString(name) || !dirText.MatchString(dir) {
+		if name, dir, ok := strings.Cut(c, ":"); !ok || !nameText().MatchString(name) || !dirText().MatchString(dir) {
 			bad("claim", c, "give CLAIM:DIR, such as data:/data")
 		}
 	}
 	for _, e := range s.Env {
-		if name, _, ok := strings.Cut(e, "="); !ok || !variableText.MatchString(name) || unwritable(e) {
+		if name, _, ok := strings.Cut(e, "="); !ok || !variableText().MatchString(name) || unwritable(e) {
 			bad("env", name, "give NAME=VALUE")
 		}
 	}

@@ -3,10 +3,11 @@ package manifest
 import (
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"muster/internal/lazyregexp"
 )
 
 // field is a field of an object with the reason why it is there, which may be empty. A nil value leaves it out.
@@ -117,7 +118,7 @@ func empty(value any) bool {
 }
 
 // plainWord is a text that every reader of YAML takes for a string.
-var plainWord = regexp.MustCompile(`^(--?)?[A-Za-z/][A-Za-z0-9._/=,+-]*$`)
+var plainWord = lazyregexp.New(`^(--?)?[A-Za-z/][A-Za-z0-9._/=,+-]*$`)
 
 // notWords are those that some reader takes for something else.
 var notWords = []string{"y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf"}
@@ -141,7 +142,7 @@ func scalar(value any) string {
 		}
 		return "[" + strings.Join(words, ", ") + "]"
 	case string:
-		if plainWord.MatchString(v) && !slices.Contains(notWords, strings.ToLower(v)) {
+		if plainWord().MatchString(v) && !slices.Contains(notWords, strings.ToLower(v)) {
 			return v
 		}
 		return quoted(v)
