@@ -43,13 +43,31 @@ func Kinds() []string { return slices.Sorted(maps.Keys(kinds())) }
 func About(name string) string { return kinds()[name].about }
 
 // Refused says why a kind has no use for a flag, empty where it has.
-func Refused(name, flag string) string { return kinds()[name].refused[flag] }
+func Refused(name, flag string) string {
+	if name == ToCommand {
+		return onMachines()[flag]
+	}
+	return kinds()[name].refused[flag]
+}
+
+// Targets are what a job file is converted to.
+func Targets() []string { return append(Kinds(), ToCommand) }
 
 // Write writes the file of a job whose Spec has passed Check.
-func Write(s Spec) []byte { return []byte(kinds()[s.Kind].write(s)) }
+func Write(s Spec) []byte {
+	if s.Kind == ToCommand {
+		return []byte(commandLines(s))
+	}
+	return []byte(kinds()[s.Kind].write(s))
+}
 
 // Environ are the variables and the host name of the job's first node, as its platform sets them.
-func Environ(s Spec) (environ []string, hostname string) { return kinds()[s.Kind].environ(s) }
+func Environ(s Spec) (environ []string, hostname string) {
+	if s.Kind == ToCommand {
+		return nil, ""
+	}
+	return kinds()[s.Kind].environ(s)
+}
 
 // because are flags that are refused for one reason.
 func because(why string, flags ...string) map[string]string {
@@ -62,6 +80,11 @@ func because(why string, flags ...string) map[string]string {
 
 func onKubernetes() map[string]string {
 	return because("it is a setting of Slurm", "partition", "account")
+}
+
+func onMachines() map[string]string {
+	return because("muster run by hand has no pods and no queues", "namespace", "gang", "queue", "accelerator", "accelerators", "rdma", "shm",
+		"claim", "token-secret", "http", "backoff-limit", "partition", "account", "image", "topology", "cpu", "memory", "notice")
 }
 
 func onMPI() map[string]string {

@@ -40,7 +40,7 @@ func full(kind string) manifest.Spec {
 	s.CPU, s.Memory, s.Topology = "64", "512Gi", "1"
 	s.CkptDir, s.NetworkCheck, s.Deadline = "/data/ckpt", true, 12*time.Hour
 	s.Env = []string{"NCCL_DEBUG=INFO", "NOTE=a $(date) of 'two' words"}
-	s.Flags = []string{"--hang-timeout=10m"}
+	s.Flags = []string{"--join-timeout=20m"}
 	s.Command = []string{"sh", "-c", "echo $$ \"$RANK\" $(date)", "true", "3", "-x", ""}
 	if kind == "slurm" {
 		s.Partition, s.Account, s.Image = "gpu", "lab", "registry.example#train:1"

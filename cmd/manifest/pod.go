@@ -153,7 +153,7 @@ func (s *Spec) probes() []field {
 	return []field{
 		{"livenessProbe", object{
 			{"httpGet", get("/healthz"), ""}, {"periodSeconds", 10, ""}, {"timeoutSeconds", 5, ""}, {"failureThreshold", 12, ""},
-		}, "The pod is made anew when muster itself has not answered for 2 minutes. Hung workers are --hang-timeout's."},
+		}, "The pod is made anew when muster itself has not answered for 2 minutes. Hung workers do not end it: muster diagnose tells of them."},
 		{
 			"readinessProbe",
 			object{{"httpGet", get("/readyz"), ""}, {"periodSeconds", 10, ""}, {"timeoutSeconds", 5, ""}},
@@ -213,7 +213,7 @@ func (s *Spec) mounts() list {
 
 // affinity keeps pods together where no gang does.
 func (s *Spec) affinity(p inPod) object {
-	if s.Topology == "" || s.Gang != "" || len(p.labels) == 0 {
+	if s.Topology == "" || s.Gang != "" || s.Kind == "volcano" || len(p.labels) == 0 {
 		return nil
 	}
 	return object{{

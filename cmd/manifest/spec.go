@@ -68,6 +68,9 @@ var Gangs = []string{"kueue", "volcano", "koordinator"}
 // maxNodes bounds the nodes of a job, as in a job file.
 const maxNodes = 10_000
 
+// maxRestarts bounds restarts.
+const maxRestarts = 100_000
+
 // saving is how long the newest step may take to disk after the workers have ended.
 const saving = time.Minute
 
@@ -105,7 +108,7 @@ func (s *Spec) Check() error {
 	if s.Nodes < 1 || s.Nodes > maxNodes {
 		bad("nodes", strconv.Itoa(s.Nodes), fmt.Sprintf("give a number from 1 to %d", maxNodes))
 	}
-	if s.Image == "" && !slurm {
+	if s.Image == "" && !slurm && s.Kind != ToCommand {
 		wrong = multierror.Append(wrong, errors.New("--image is missing: name the image of the nodes' containers"))
 	}
 	if _, err := strconv.Atoi(s.Procs); err != nil && s.Kind == "mpijob" {
@@ -182,8 +185,8 @@ func (s *Spec) checkNumbers(bad func(flag, value, what string)) {
 		flag  string
 		value int
 	}{{"max-restarts", s.MaxRestarts}, {"backoff-limit", s.BackoffLimit}} {
-		if n.value < 0 || n.value > 100_000 {
-			bad(n.flag, strconv.Itoa(n.value), "give a number from 0 to 100000")
+		if n.value < 0 || n.value > maxRestarts {
+			bad(n.flag, strconv.Itoa(n.value), fmt.Sprintf("give a number from 0 to %d", maxRestarts))
 		}
 	}
 	for _, d := range []struct {
@@ -263,9 +266,11 @@ func (s *Spec) Args() []string {
 func (s *Spec) words() []flag {
 	flags := s.meeting()
 	flags = append(flags, s.shared()...)
-	if s.Kind == "slurm" {
+	switch s.Kind {
+	case ToCommand:
+	case "slurm":
 		flags = append(flags, flag{"--ckpt-signal=USR1", "The signal that the script hands on: the newest step goes to disk while training goes on."})
-	} else {
+	default:
 		flags = append(flags, flag{"--ckpt-on-file=" + noticeFile, "The preStop hook below makes it: the newest step goes to disk while training goes on."})
 	}
 	return append(flags, s.further()...)

@@ -46,7 +46,7 @@ func TestPagesNameWhatThereIs(t *testing.T) {
 	for _, command := range []string{
 		"run", "torchrun", "torch.distributed.launch", "dlrover-run", "deepspeed", "colossalai run", "accelerate launch", "horovodrun",
 		"mpirun", "store", "check",
-		"devices", "explain", "manifest", "exec", "alias", "version", "token", "ps", "status", "top", "metrics", "stacks", "diagnose", "events", "logs",
+		"devices", "explain", "manifest", "convert", "exec", "alias", "version", "token", "ps", "status", "top", "metrics", "stacks", "diagnose", "events", "logs",
 		"restart", "stop", "pause", "resume",
 		"scale", "kill-node", "ckpt", "ckpt ls", "ckpt inspect",
 		"ckpt verify", "ckpt save", "ckpt drop", "ckpt prune", "",

@@ -106,7 +106,7 @@ func manifestFlags(flags *pflag.FlagSet, s *manifest.Spec) {
 	flags.StringArrayVar(&s.Env, "env", nil, "variable of the workers, NAME=VALUE; may be given again")
 	flags.StringVar(&s.Partition, "partition", "", "slurm: partition")
 	flags.StringVar(&s.Account, "account", "", "slurm: account")
-	flags.StringArrayVar(&s.Flags, "flag", nil, "a further flag of muster run, as in --flag=--hang-timeout=10m; may be given again")
+	flags.StringArrayVar(&s.Flags, "flag", nil, "a further flag of muster run, as in --flag=--join-timeout=20m; may be given again")
 }
 
 // settleSpec fills in what follows from other flags, and refuses what is wrong.
@@ -118,6 +118,19 @@ func settleSpec(s *manifest.Spec, flags *pflag.FlagSet) error {
 		}
 		return err
 	}
+	if n, err := strconv.Atoi(s.Procs); err == nil && !flags.Changed("accelerators") {
+		s.Accelerators = n
+	} else if err != nil && s.Procs != "cpu" && !flags.Changed("accelerators") {
+		return errhint.Usagef("-n %s needs --accelerators: a file says how many accelerators a node has", s.Procs)
+	}
+	if s.Queue != "" && s.Kind != "slurm" {
+		s.Gang = cmp.Or(s.Gang, manifest.DefaultGang(s.Kind))
+	}
+	return verifySpec(s, flags)
+}
+
+// verifySpec refuses what a kind has no use for, and a job that would not start.
+func verifySpec(s *manifest.Spec, flags *pflag.FlagSet) error {
 	var wrong error
 	flags.VisitAll(func(f *pflag.Flag) {
 		if why := manifest.Refused(s.Kind, f.Name); why == "" {
@@ -128,14 +141,6 @@ func settleSpec(s *manifest.Spec, flags *pflag.FlagSet) error {
 	})
 	if wrong != nil {
 		return errhint.Code(single(wrong), errhint.Usage)
-	}
-	if n, err := strconv.Atoi(s.Procs); err == nil && !flags.Changed("accelerators") {
-		s.Accelerators = n
-	} else if err != nil && s.Procs != "cpu" && !flags.Changed("accelerators") {
-		return errhint.Usagef("-n %s needs --accelerators: a file says how many accelerators a node has", s.Procs)
-	}
-	if s.Queue != "" && s.Kind != "slurm" {
-		s.Gang = cmp.Or(s.Gang, manifest.DefaultGang(s.Kind))
 	}
 	if err := s.Check(); err != nil {
 		return errhint.Code(err, errhint.Usage)

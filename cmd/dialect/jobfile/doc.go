@@ -10,6 +10,8 @@
 package jobfile
 
 import (
+	"errors"
+
 	"go.yaml.in/yaml/v3"
 
 	"muster/launch/job"
@@ -71,11 +73,20 @@ type Line struct {
 	Path   string `json:"path"`
 	Source string `json:"source"`
 	line   int
+	node   *yaml.Node
 	// Value is what stands there, shortened; empty for maps and lists, and for values that may be secrets.
 	Value string `json:"value,omitempty"`
 	State State  `json:"state"`
 	// As says what muster makes of it, or why it leaves it.
 	As string `json:"as"`
+}
+
+// Decode decodes what stands there, as yaml.Unmarshal does.
+func (l Line) Decode(into any) error {
+	if l.node == nil {
+		return errors.New("the line has no value")
+	}
+	return l.node.Decode(into)
 }
 
 // Word is a setting of muster's own, by the name of its flag, that follows from the file.
@@ -98,6 +109,8 @@ type File struct {
 	Launcher *Pod
 	// Native reports whether the pods run muster run: the commands of Pods are those of its workers.
 	Native bool
+	// Apart are the flags of their muster run that are left to the cluster.
+	Apart []Word
 	// Accelerated reports whether some container asks for accelerators.
 	Accelerated bool
 

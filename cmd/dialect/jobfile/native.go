@@ -32,11 +32,12 @@ func (r *reader) unwrap(t *template) bool {
 	t.argv, t.args = command, nil
 	for _, f := range flags {
 		at := t.command.flagWord(f.Name)
+		source := job.Source{Kind: job.FromConfig, Name: r.at(at.node, false)}
 		if f.Left != "" {
 			at.note(Cluster, f.Left)
+			r.file.Apart = append(r.file.Apart, Word{Flag: f.Name, Text: f.Text, Source: source, Own: true})
 			continue
 		}
-		source := job.Source{Kind: job.FromConfig, Name: r.at(at.node, false)}
 		r.file.Words = append(r.file.Words, Word{Flag: f.Name, Text: f.Text, Source: source, Own: true})
 		at.note(Applied, "--"+f.Name+" of muster run")
 	}
@@ -55,4 +56,15 @@ func (v value) flagWord(flag string) value {
 		}
 	}
 	return v
+}
+
+// Plain are the variables of a pod's container whose values stand in the file.
+func (p *Pod) Plain() []job.Var {
+	var list []job.Var
+	for _, x := range p.env {
+		if x.of == nil && x.kind == "" {
+			list = append(list, x.Var)
+		}
+	}
+	return list
 }

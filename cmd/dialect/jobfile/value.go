@@ -255,7 +255,7 @@ func (v value) note(state State, as string) {
 
 func (v value) noteValue(state State, shown, as string) {
 	v.r.file.Lines = append(v.r.file.Lines, Line{
-		Path: v.path, Source: v.r.at(v.node, false), line: v.node.Line, Value: shown, State: state, As: as,
+		Path: v.path, Source: v.r.at(v.node, false), line: v.node.Line, node: v.node, Value: shown, State: state, As: as,
 	})
 }
 

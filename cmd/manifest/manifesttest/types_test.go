@@ -1,5 +1,4 @@
-// Package manifesttest decodes what muster manifest writes into the Go types that the projects publish.
-package manifesttest
+package manifesttest_test
 
 import (
 	"bytes"

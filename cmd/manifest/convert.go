@@ -1,0 +1,477 @@
+package manifest
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"muster/cmd/dialect/jobfile"
+	"muster/internal/lazyregexp"
+	"muster/launch/job"
+)
+
+// Left is a line of a job file that a file of another kind does not have.
+type Left struct {
+	// Source is its place, Path the field, Why the reason.
+	Source, Path, Why string
+}
+
+// Launched is what a node's command starts: how many workers, and what they run.
+type Launched struct {
+	Procs       string
+	Command     []string
+	MaxRestarts int
+}
+
+// converter makes a Spec of a job file.
+type converter struct {
+	file *jobfile.File
+	spec Spec
+	left []Left
+	// from is where a value of the Spec stands in the file, by its flag.
+	from    map[string]jobfile.Line
+	volumes []volume
+	mounts  []mount
+}
+
+type volume struct {
+	Name     string
+	EmptyDir *struct {
+		Medium    string
+		SizeLimit string `yaml:"sizeLimit"`
+	} `yaml:"emptyDir"`
+	Claim *struct {
+		ClaimName string `yaml:"claimName"`
+	} `yaml:"persistentVolumeClaim"`
+	Secret *struct {
+		SecretName string `yaml:"secretName"`
+	}
+	line jobfile.Line
+}
+
+type mount struct {
+	Name      string
+	MountPath string `yaml:"mountPath"`
+}
+
+// Convert makes a Spec for a kind of what a job file says, and tells what the file of that kind will not have.
+func Convert(f *jobfile.File, kind string, what Launched) (Spec, []Left) {
+	c := converter{file: f, from: map[string]jobfile.Line{}, spec: Spec{
+		Kind: kind, Name: nameOf(f.Name), Nodes: len(f.Pods), Procs: what.Procs, Command: what.Command, MaxRestarts: what.MaxRestarts,
+		Accelerator: "nvidia.com/gpu", SharedMemory: "16Gi", Notice: 30 * time.Second, Grace: 30 * time.Second, BackoffLimit: 1,
+	}}
+	c.pods()
+	for _, l := range f.Lines {
+		c.line(l)
+	}
+	c.words()
+	c.stored()
+	c.unused()
+	slices.SortStableFunc(c.left, func(a, b Left) int { return lineOf(a.Source) - lineOf(b.Source) })
+	return c.spec, slices.Compact(c.left)
+}
+
+func lineOf(source string) int {
+	n, _ := strconv.Atoi(source[strings.LastIndexByte(source, ':')+1:])
+	return n
+}
+
+var noName = lazyregexp.New(`[^a-z0-9-]+`)
+
+// nameOf is a name for a job of muster's: one of a host, and shorter.
+func nameOf(name string) string {
+	name = strings.Trim(noName().ReplaceAllString(strings.ToLower(name), "-"), "-0123456789")
+	return cmp.Or(strings.Trim(name[:min(len(name), maxName)], "-"), "train")
+}
+
+func (c *converter) leave(l jobfile.Line, why string) {
+	c.left = append(c.left, Left{l.Source, l.Path, why})
+}
+
+// pods takes what the pods say, which must be alike.
+func (c *converter) pods() {
+	s := &c.spec
+	for _, p := range c.file.Pods {
+		if p.Accelerators > s.Accelerators {
+			s.Accelerators, s.Accelerator = p.Accelerators, p.Resource
+		}
+	}
+	nodes := c.file.Nodes()
+	for _, v := range nodes[0].Plain() {
+		at := jobfile.Line{Source: v.Source.Name, Path: "env " + v.Name}
+		switch {
+		case job.TellsWorkers(v.Name):
+			c.leave(at, "muster tells its workers "+v.Name)
+		case !variableText().MatchString(v.Name) || strings.Contains(v.Value, "$("):
+			c.leave(at, "its value names others: give it by --env")
+		case strings.HasPrefix(v.Name, "MUSTER_"):
+			s.Flags = append(s.Flags, "--"+strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(v.Name, "MUSTER_")), "_", "-")+"="+v.Value)
+		default:
+			s.Env = append(s.Env, v.Name+"="+v.Value)
+		}
+	}
+}
+
+// anew are the ends of paths whose lines every kind writes by itself, or that have no meaning beside muster run.
+var anew = lazyregexp.New(`(^Service|^PodGroup.*|\.(subdomain|network|podReplacementPolicy|terminationMessagePath|terminationMessagePolicy|onPodConditions|` +
+	`coordinator|startupPolicy|sshAuthMountPath|launcherCreationPolicy))$`)
+
+// probed are those of which muster writes its own beside muster run.
+var probed = lazyregexp.New(`\.(lifecycle|livenessProbe|readinessProbe|startupProbe|securityContext|ports\[[0-9]+\])$`)
+
+// line takes what a line says, or tells that it is left.
+func (c *converter) line(l jobfile.Line) {
+	if strings.HasSuffix(l.Path, ".valueFrom") || strings.Contains(l.Path, ".valueFrom.") || strings.Contains(l.Path, ".envFrom") {
+		c.leave(l, "variables of Secrets, ConfigMaps and pods are not carried over: add them to the file")
+		return
+	}
+	if l.State == jobfile.Missing || l.State == jobfile.Unknown {
+		c.leave(l, l.As)
+		return
+	}
+	if l.State != jobfile.Cluster || anew().MatchString(l.Path) || strings.Contains(l.Path, ".command[") ||
+		c.file.Native && probed().MatchString(l.Path) {
+		return
+	}
+	if l.Path == "TrainingRuntime" {
+		c.runtime(l)
+		return
+	}
+	end := l.Path[strings.LastIndexByte(l.Path, '.')+1:]
+	if at := strings.Index(l.Path, ".limits."); at >= 0 {
+		c.amount(l, l.Path[at+len(".limits."):])
+		return
+	}
+	s, text := &c.spec, ""
+	taken := false
+	take := func(flag string, to *string) {
+		if taken = l.Decode(&text) == nil && text != "" && (*to == "" || *to == text); taken {
+			*to, c.from[flag] = text, l
+		}
+	}
+	switch {
+	case end == "image":
+		take("image", &s.Image)
+	case l.Path == "metadata.namespace":
+		take("namespace", &s.Namespace)
+	case l.Path == "metadata.labels", strings.HasSuffix(l.Path, ".metadata"), l.Path == "metadata.annotations":
+		c.labels(l)
+		return
+	case l.Path == "spec.queue":
+		take("queue", &s.Queue)
+	case end == "schedulerName":
+		c.scheduler(l)
+		return
+	case end == "schedulingPolicy":
+		c.scheduling(l)
+		return
+	case l.Path == "spec.networkTopology":
+		var tier struct {
+			HighestTierAllowed int `yaml:"highestTierAllowed"`
+		}
+		if taken = l.Decode(&tier) == nil && tier.HighestTierAllowed > 0; taken {
+			s.Topology, c.from["topology"] = strconv.Itoa(tier.HighestTierAllowed), l
+		}
+	case end == "volumes":
+		var list []volume
+		if taken = l.Decode(&list) == nil; taken {
+			for _, v := range list {
+				v.line = l
+				c.volumes = append(c.volumes, v)
+			}
+		}
+	case end == "volumeMounts":
+		var list []mount
+		if taken = l.Decode(&list) == nil; taken {
+			c.mounts = append(c.mounts, list...)
+		}
+	case strings.Contains(l.Path, ".requests."):
+		return // limits say it; of CPU and memory alone nothing would be kept
+	}
+	if !taken {
+		c.leave(l, "muster convert does not carry it over: add it to the file")
+	}
+}
+
+// remoteMemory are resources of RDMA, as device plugins name them.
+var remoteMemory = lazyregexp.New(`rdma|hca|roce|infiniband|/ib`)
+
+// amount takes an amount of a resource.
+func (c *converter) amount(l jobfile.Line, resource string) {
+	s := &c.spec
+	text := ""
+	if l.Decode(&text) != nil {
+		text = l.Value
+	}
+	switch {
+	case resource == "cpu":
+		s.CPU, c.from["cpu"] = text, l
+	case resource == "memory":
+		s.Memory, c.from["memory"] = text, l
+	case remoteMemory().MatchString(resource):
+		s.RDMA, c.from["rdma"] = resource+"="+text, l
+	default:
+		c.leave(l, "muster convert does not carry it over: add it to the file")
+	}
+}
+
+// labels takes what labels and annotations say of queues, gangs and topology.
+func (c *converter) labels(l jobfile.Line) {
+	var m map[string]any
+	if l.Decode(&m) != nil {
+		c.leave(l, "muster convert does not carry it over: add it to the file")
+		return
+	}
+	all := map[string]string{}
+	for key, value := range m {
+		inside, nested := value.(map[string]any)
+		if !nested {
+			all[key] = fmt.Sprint(value)
+			continue
+		}
+		for k, v := range inside {
+			all[k] = fmt.Sprint(v)
+		}
+	}
+	c.marks(l, all)
+}
+
+// marks takes labels and annotations.
+func (c *converter) marks(l jobfile.Line, all map[string]string) {
+	s := &c.spec
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		value := all[key]
+		switch key {
+		case "kueue.x-k8s.io/queue-name":
+			s.Queue, s.Gang, c.from["queue"], c.from["gang"] = value, "kueue", l, l
+		case "kueue.x-k8s.io/podset-required-topology":
+			s.Topology, c.from["topology"] = value, l
+		case "gang.scheduling.koordinator.sh/name":
+			s.Gang, c.from["gang"] = "koordinator", l
+		case "quota.scheduling.koordinator.sh/name":
+			s.Queue, c.from["queue"] = value, l
+		case "scheduling.k8s.io/group-name":
+			s.Gang, c.from["gang"] = "volcano", l
+		case "gang.scheduling.koordinator.sh/min-available", jobLabel, "trainer.kubeflow.org/trainjob-ancestor-step":
+		default:
+			c.left = append(c.left, Left{l.Source, l.Path + " " + key, "labels and annotations of others are not carried over"})
+		}
+	}
+}
+
+// runtime takes of a TrainingRuntime what muster writes there.
+func (c *converter) runtime(l jobfile.Line) {
+	var r struct {
+		Spec struct {
+			Template struct {
+				Spec struct {
+					FailurePolicy struct {
+						MaxRestarts int `yaml:"maxRestarts"`
+					} `yaml:"failurePolicy"`
+					ReplicatedJobs []struct {
+						Template struct {
+							Spec struct {
+								Deadline int `yaml:"activeDeadlineSeconds"`
+								Template struct {
+									Metadata struct{ Annotations, Labels map[string]string }
+									Spec     struct {
+										Scheduler  string `yaml:"schedulerName"`
+										Volumes    []volume
+										Containers []struct {
+											Mounts []mount `yaml:"volumeMounts"`
+										}
+									}
+								}
+							}
+						}
+					} `yaml:"replicatedJobs"`
+				}
+			}
+		}
+	}
+	err := l.Decode(&r)
+	jobs := r.Spec.Template.Spec.ReplicatedJobs
+	if err != nil || len(jobs) != 1 || len(jobs[0].Template.Spec.Template.Spec.Containers) != 1 {
+		c.leave(l, "muster convert reads runtimes of one job with one container")
+		return
+	}
+	if !c.file.Native {
+		c.leave(l, "of a runtime muster convert takes volumes, annotations, deadline and restarts alone")
+	}
+	c.spec.BackoffLimit = r.Spec.Template.Spec.FailurePolicy.MaxRestarts
+	c.spec.Deadline = time.Duration(jobs[0].Template.Spec.Deadline) * time.Second
+	pod := jobs[0].Template.Spec.Template
+	c.marks(l, pod.Metadata.Annotations)
+	c.marks(l, pod.Metadata.Labels)
+	switch pod.Spec.Scheduler {
+	case "volcano":
+		c.spec.Gang = "volcano"
+	case "koord-scheduler":
+		c.spec.Gang = "koordinator"
+	}
+	for _, v := range pod.Spec.Volumes {
+		v.line = l
+		c.volumes = append(c.volumes, v)
+	}
+	c.mounts = append(c.mounts, pod.Spec.Containers[0].Mounts...)
+}
+
+func (c *converter) scheduler(l jobfile.Line) {
+	text := ""
+	_ = l.Decode(&text)
+	switch text {
+	case "volcano":
+		c.spec.Gang, c.from["gang"] = "volcano", l
+	case "koord-scheduler":
+		c.spec.Gang, c.from["gang"] = "koordinator", l
+	default:
+		c.leave(l, "muster convert knows the schedulers volcano and koord-scheduler")
+	}
+}
+
+func (c *converter) scheduling(l jobfile.Line) {
+	var policy struct{ Queue string }
+	if l.Decode(&policy) != nil {
+		c.leave(l, "muster convert takes a queue from it")
+		return
+	}
+	c.spec.Queue, c.spec.Gang, c.from["queue"], c.from["gang"] = policy.Queue, "volcano", l, l
+}
+
+// usual are settings that muster run has anyhow.
+var usual = map[string]string{
+	"restart-policy": "on-failure", "success-policy": "all", "fail-policy": "any", "clean-policy": "all",
+}
+
+// fatalCodes are those that the kinds' own rules name.
+var fatalCodes = []string{"2,93,124,126,127", "2,93,126,127"}
+
+// words takes the settings that follow from the file.
+func (c *converter) words() {
+	s := &c.spec
+	own := map[string]bool{}
+	for _, w := range c.file.Words {
+		own[w.Flag] = own[w.Flag] || w.Own
+	}
+	done := map[string]bool{}
+	var fatal []string
+	for _, w := range append(slices.Clone(c.file.Words), c.file.Apart...) {
+		if own[w.Flag] && !w.Own && w.Flag != "backoff-limit" || done[w.Flag+w.Text] {
+			continue
+		}
+		done[w.Flag+w.Text] = true
+		at := jobfile.Line{Source: w.Source.Name, Path: "--" + w.Flag}
+		n, _ := strconv.Atoi(w.Text)
+		duration, err := time.ParseDuration(w.Text)
+		switch w.Flag {
+		case "nproc-per-node", "run-id", "nnodes", "node-rank", "master-addr", "master-port", "rdzv", "platform", "token-file":
+		case "fatal-exit-codes":
+			fatal = append(fatal, w.Text)
+		case "max-restarts":
+			if w.Own || s.MaxRestarts == 0 {
+				s.MaxRestarts = min(n, maxRestarts)
+			}
+		case "backoff-limit":
+			switch s.BackoffLimit = n; c.file.Kind {
+			case "Job", "PyTorchJob", "MPIJob", "PyTorchTrainingJob": // they count pods
+				s.BackoffLimit = (n + s.Nodes - 1) / s.Nodes
+			}
+		case "grace":
+			if err == nil {
+				s.Grace = duration
+			}
+		case "active-deadline":
+			if err == nil {
+				s.Deadline = duration
+				c.from["deadline"] = at
+			}
+		case "ckpt-dir":
+			s.CkptDir = w.Text
+		case "network-check":
+			s.NetworkCheck = true
+		case "http":
+			_, port, _ := strings.Cut(w.Text, ":")
+			s.Port, _ = strconv.Atoi(port)
+			c.from["http"] = at
+		case "ckpt-on-file", "ckpt-signal":
+			if w.Text != noticeFile && w.Text != "USR1" {
+				c.leave(at, "the file that is written gives notice by its own means")
+			}
+		default:
+			if usual[w.Flag] != w.Text && (w.Own || !c.file.Native) { // what an operator does, muster run's own flags say
+				s.Flags = append(s.Flags, "--"+w.Flag+"="+w.Text)
+			}
+		}
+	}
+	if codes := strings.Join(fatal, ","); codes != "" && !slices.Contains(fatalCodes, codes) {
+		s.Flags = append(s.Flags, "--fatal-exit-codes="+codes)
+	}
+}
+
+// stored takes volumes with their mounts.
+func (c *converter) stored() {
+	s := &c.spec
+	done := map[string]bool{}
+	for _, v := range c.volumes {
+		i := slices.IndexFunc(c.mounts, func(m mount) bool { return m.Name == v.Name })
+		dir := ""
+		if i >= 0 {
+			dir = c.mounts[i].MountPath
+		}
+		switch {
+		case done[v.Name]:
+		case v.EmptyDir != nil && v.EmptyDir.Medium == "Memory" && dir == "/dev/shm":
+			s.SharedMemory, c.from["shm"] = cmp.Or(v.EmptyDir.SizeLimit, s.SharedMemory), v.line
+		case v.Claim != nil && dir != "":
+			s.Claims, c.from["claim"] = append(s.Claims, v.Claim.ClaimName+":"+dir), v.line
+		case v.Secret != nil && dir == tokenDir:
+			s.TokenSecret, c.from["token-secret"] = v.Secret.SecretName, v.line
+		default:
+			c.left = append(c.left, Left{v.line.Source, v.line.Path + " " + v.Name, "of volumes claims and /dev/shm are carried over: add it to the file"})
+		}
+		done[v.Name] = true
+	}
+}
+
+// unused clears what the kind has no use for, and tells so.
+func (c *converter) unused() {
+	s := &c.spec
+	for flag, value := range map[string]*string{
+		"namespace": &s.Namespace, "gang": &s.Gang, "rdma": &s.RDMA, "token-secret": &s.TokenSecret, "image": &s.Image, "topology": &s.Topology,
+	} {
+		why := Refused(s.Kind, flag)
+		if flag == "topology" && *value != "" {
+			if _, err := strconv.Atoi(*value); err != nil && (s.Kind == "slurm" || s.Kind == "volcano") {
+				why = "the kind has a number there, of switches or of a tier"
+			}
+		}
+		if line, ok := c.from[flag]; why != "" && *value != "" {
+			if ok && flag != "gang" {
+				c.leave(line, why)
+			}
+			*value = ""
+		}
+	}
+	if why := Refused(s.Kind, "claim"); why != "" && len(s.Claims) > 0 {
+		c.leave(c.from["claim"], why)
+		s.Claims = nil
+	}
+	if why := Refused(s.Kind, "http"); s.Port != 0 && (why != "" || s.TokenSecret == "") {
+		c.leave(c.from["http"], cmp.Or(why, "it needs a token: give --token-secret"))
+		s.Port = 0
+	}
+	if why := Refused(s.Kind, "flag"); why != "" {
+		for _, f := range s.Flags {
+			c.left = append(c.left, Left{c.file.Pods[0].Source.Name, f, why})
+		}
+		s.Flags = nil
+	}
+	if s.Kind == "slurm" && strings.ContainsAny(s.CPU, ".mkMGTPE") {
+		c.leave(c.from["cpu"], "Slurm gives whole CPUs")
+		s.CPU = ""
+	}
+}
