@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"muster/cmd/manifest"
 )
@@ -117,5 +120,33 @@ func TestManifestRefuses(t *testing.T) {
 		if got.status != 2 || !strings.Contains(got.stderr, c.want) || got.stdout != "" {
 			t.Errorf("%q: status %d, %q, want 2 and %q", c.args, got.status, got.stderr+got.stdout, c.want)
 		}
+	}
+}
+
+var lineOfExample = regexp.MustCompile(`(?m)^    muster (manifest .*) > (\S+)$`)
+
+// The examples are what the lines in their pages write.
+func TestManifestExamples(t *testing.T) {
+	t.Parallel()
+	found := 0
+	for _, dir := range []string{"kubernetes", "slurm"} {
+		page, err := os.ReadFile(filepath.Join("../../examples", dir, "README.md"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range lineOfExample.FindAllStringSubmatch(string(page), -1) {
+			found++
+			want, err := os.ReadFile(filepath.Join("../../examples", dir, m[2]))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := muster(t, nil, strings.Fields(m[1])...)
+			if diff := cmp.Diff(string(want), got.stdout); got.status != 0 || diff != "" {
+				t.Errorf("%s/%s: status %d %s(-want +got; the line in the page writes it anew):\n%s", dir, m[2], got.status, got.stderr, diff)
+			}
+		}
+	}
+	if want := len(manifest.Kinds()); found != want {
+		t.Errorf("%d examples, want one for each of %d kinds", found, want)
 	}
 }
