@@ -88,6 +88,7 @@ test-deps:
 	@scripts/deps.sh all
 	@go mod download
 	@cd rendezvous/etcdstore/etcdtest && go mod download
+	@cd cmd/manifest/manifesttest && go mod download
 
 # The time of each test lies in build/test; `make slowest` shows the slowest ones of the last run.
 TIMED = $(GOTESTSUM) --format standard-quiet --jsonfile $(CURDIR)/build/test/$(1).json --
@@ -118,6 +119,7 @@ short: ## the fast part of the tests, up to a minute
 .PHONY: soak
 soak: build test-deps ## the tests with their full random counts, 100 crash runs, and training with many failures (hours)
 	MUSTER_SOAK=1 MUSTER_TEST_REQUIRE=1 CGO_ENABLED=1 go test -race -shuffle=on -count=1 -timeout 4h ./...
+	cd cmd/manifest/manifesttest && go test -count=1 ./...
 	go run ./bench -muster bin/muster -torch $(TORCH) -only survival,goodput -jobs 100 -json build/soak.json
 
 .PHONY: fuzz
@@ -149,7 +151,7 @@ fmt: $(GOLANGCI) $(GOFUMPT) ## format the Go sources
 
 .PHONY: tidy
 tidy: ## go mod tidy; fails if it changed something
-	@for dir in . rendezvous/etcdstore/etcdtest; do \
+	@for dir in . rendezvous/etcdstore/etcdtest cmd/manifest/manifesttest; do \
 		(cd $$dir && go mod tidy -diff) || { (cd $$dir && go mod tidy); echo "go.mod and go.sum in $$dir are tidy now: commit them" >&2; exit 1; }; \
 	done
 
