@@ -88,7 +88,6 @@ test-deps:
 	@scripts/deps.sh all
 	@go mod download
 	@cd rendezvous/etcdstore/etcdtest && go mod download
-	@cd cmd/manifest/manifesttest && go mod download
 
 # The time of each test lies in build/test; `make slowest` shows the slowest ones of the last run.
 TIMED = $(GOTESTSUM) --format standard-quiet --jsonfile $(CURDIR)/build/test/$(1).json --
@@ -151,7 +150,7 @@ fmt: $(GOLANGCI) $(GOFUMPT) ## format the Go sources
 
 .PHONY: tidy
 tidy: ## go mod tidy; fails if it changed something
-	@for dir in . rendezvous/etcdstore/etcdtest cmd/manifest/manifesttest; do \
+	@for dir in . rendezvous/etcdstore/etcdtest; do \
 		(cd $$dir && go mod tidy -diff) || { (cd $$dir && go mod tidy); echo "go.mod and go.sum in $$dir are tidy now: commit them" >&2; exit 1; }; \
 	done
 

@@ -208,7 +208,7 @@ func (a *Agent) turnedAway(ctx context.Context, d policy.Decision) (*Result, err
 		// One leaves at a time: if it is the host of the store, the others are to know that it moves. This node is at
 		// fault in the next round, too.
 		if v := a.meeting.verdict; d.Verdict == policy.Leave && v != nil && (v.Node != wanted.Node || v.Message != wanted.Message) {
-			d = a.follow()
+			d = a.follow(ctx)
 		}
 	}
 	if d.Verdict == policy.WaitForVerdict {

@@ -144,7 +144,7 @@ func (s *Steering) hung(h report.Hang) {
 }
 
 // stepHang decides what follows from a hang.
-func (a *Agent) stepHang(h hang, lingers bool) policy.Decision {
+func (a *Agent) stepHang(ctx context.Context, h hang, lingers bool) policy.Decision {
 	action := a.Plan.Job.Hang.Action
 	if lingers || a.meeting.decided() || action != job.HangRestart && action != job.HangFail {
 		return policy.Decision{Rank: -1}
@@ -152,7 +152,7 @@ func (a *Agent) stepHang(h hang, lingers bool) policy.Decision {
 	a.loop.remember(attempt{rank: -1, how: "a hang", says: h.verdict.Sentence})
 	return a.policy.Step(policy.Event{
 		Kind: policy.WorkersHang, At: time.Now(), StartAgain: action == job.HangRestart, Status: errhint.Deadline,
-		Further: a.further(context.Background()), // it bounds itself
+		Further: a.further(context.WithoutCancel(ctx)), // it bounds itself
 		Text:    a.hangText(h),
 	})
 }

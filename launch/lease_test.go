@@ -41,7 +41,7 @@ func lingeringAgent(x rendezvous.Exchange) *Agent {
 	}
 	m.learn(said, false)
 	a := &Agent{Plan: &plan.Plan{Hostname: "node-1"}, policy: p, meeting: m}
-	if d := a.follow(); d.Verdict != policy.Succeed ||
+	if d := a.follow(context.Background()); d.Verdict != policy.Succeed ||
 		p.Step(policy.Event{Kind: policy.WorkerExited, At: time.Now(), Status: 1}).Verdict != policy.CarryOn {
 		panic(d)
 	}

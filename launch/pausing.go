@@ -174,7 +174,7 @@ func (a *Agent) paused(ctx context.Context) (*Result, error) {
 		var err error
 		select {
 		case v, ok := <-m.verdicts:
-			d = a.hear(v, ok)
+			d = a.hear(ctx, v, ok)
 		case <-ctx.Done():
 			d, err = a.settle(ctx, a.policy.Step(stopEvent(ctx, policy.StopRequested)))
 		case r := <-a.Steering.resumes:

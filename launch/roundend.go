@@ -143,7 +143,7 @@ func (a *Agent) stopHearing(ctx context.Context, g *WorkerGroup, ladder proc.Lad
 	wg.Wait()
 	d := policy.Decision{Rank: -1}
 	for _, v := range said {
-		if heard := a.hear(v, true); heard.Verdict != policy.CarryOn {
+		if heard := a.hear(ctx, v, true); heard.Verdict != policy.CarryOn {
 			d = heard
 		}
 	}
@@ -188,7 +188,7 @@ func (a *Agent) pause(ctx context.Context, d policy.Decision, over <-chan time.T
 		case <-deadline:
 			return a.settle(ctx, a.policy.Step(policy.Event{Kind: policy.DeadlineReached, At: time.Now()}))
 		case v, ok := <-m.verdicts:
-			heard := a.hear(v, ok)
+			heard := a.hear(ctx, v, ok)
 			if heard.StartsAgain() {
 				a.tellNext(heard)
 			}
@@ -437,7 +437,7 @@ func (a *Agent) awaitEnd(ctx context.Context, g *WorkerGroup) bool {
 			case <-p.Done():
 				waiting = false
 			case v, ok := <-a.meeting.verdicts:
-				a.hear(v, ok)
+				a.hear(ctx, v, ok)
 				if v.Grace > 0 {
 					return false
 				}

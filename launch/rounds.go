@@ -351,7 +351,7 @@ func (a *Agent) watch(ctx context.Context, g *WorkerGroup) (policy.Decision, err
 		case <-word:
 			d = a.policy.Step(policy.Event{Kind: policy.WaitedEnough, At: time.Now()})
 		case v, ok := <-m.verdicts:
-			d, heard = a.hear(v, ok), true
+			d, heard = a.hear(ctx, v, ok), true
 		case <-ctx.Done():
 			d = a.policy.Step(stopEvent(ctx, policy.StopRequested))
 		case asked := <-a.Steering.restarts:
@@ -359,7 +359,7 @@ func (a *Agent) watch(ctx context.Context, g *WorkerGroup) (policy.Decision, err
 		case <-a.Steering.pausing:
 			d = a.pauseNow(linger != nil)
 		case h := <-hangs:
-			d = a.stepHang(h, linger != nil)
+			d = a.stepHang(ctx, h, linger != nil)
 		case r := <-a.Steering.scales:
 			d, err = a.scale(ctx, r, linger != nil)
 			heard = true
@@ -525,22 +525,22 @@ func (a *Agent) settle(ctx context.Context, d policy.Decision) (policy.Decision,
 	if *m.verdict == v && d.Verdict != policy.Reassemble || leaving && (d.Verdict == policy.StopForNow || !m.decided()) {
 		return d, nil
 	}
-	return a.follow(), nil
+	return a.follow(ctx), nil
 }
 
 // follow tells the policy what counts on every node.
-func (a *Agent) follow() policy.Decision {
+func (a *Agent) follow(ctx context.Context) policy.Decision {
 	a.rememberExcluded()
 	a.Steering.changedNodes(*a.meeting.verdict)
 	return a.surplus(a.policy.Step(policy.Event{
 		Kind: policy.VerdictHeard, At: time.Now(), Said: *a.meeting.verdict, Own: a.meeting.own,
-		Further: a.meeting.verdict.Kind != rendezvous.Restart || a.further(context.Background()), // it bounds itself
+		Further: a.meeting.verdict.Kind != rendezvous.Restart || a.further(context.WithoutCancel(ctx)), // it bounds itself
 	}))
 }
 
 // hear takes what the handler says about how the round ends; ok is false when it will say no more. What is known
 // already changes nothing, and neither does a change of the nodes once the job is decided: only its Grace counts then.
-func (a *Agent) hear(v rendezvous.Verdict, ok bool) policy.Decision {
+func (a *Agent) hear(ctx context.Context, v rendezvous.Verdict, ok bool) policy.Decision {
 	m, none := a.meeting, policy.Decision{Rank: -1}
 	if m.rest != nil {
 		m.verdicts, m.rest = m.rest, nil
@@ -560,7 +560,7 @@ func (a *Agent) hear(v rendezvous.Verdict, ok bool) policy.Decision {
 		a.policy.Keep() // the restart that was agreed on is a restart, whatever keeps this node from it
 	}
 	m.learn(v, false)
-	return a.follow()
+	return a.follow(ctx)
 }
 
 // stopSignal is the signal that ended ctx, SIGTERM where none did.
