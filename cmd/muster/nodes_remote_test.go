@@ -62,6 +62,15 @@ func untilRanksOn(t *testing.T, h *testutil.Host, n int) (on []string) {
 	return on
 }
 
+// untilPausedOn waits until the job that is asked on a host is paused.
+func untilPausedOn(t *testing.T, h *testutil.Host) {
+	t.Helper()
+	testutil.Eventually(t, time.Minute, "the job is paused, as "+h.Name+" says", func() bool {
+		a := worldOn(t, h)
+		return a.Phase == report.PhasePaused
+	})
+}
+
 // usageKnown reports whether it is known what all ranks use.
 func usageKnown(a *control.Answer) bool {
 	return !slices.ContainsFunc(a.Ranks, func(r report.Rank) bool {
@@ -229,6 +238,14 @@ func TestNodesRemote(t *testing.T) {
 	says(1)
 	muster(2, "logs", "--rank", "0", "--previous").expect(t, 0, "rank 0 on "+on[0].Name+" round 0")
 
+	// The job is paused by one node, and resumed by another.
+	muster(0, "pause").expect(t, 0)
+	for _, h := range on {
+		untilPausedOn(t, h)
+	}
+	muster(2, "resume").expect(t, 0)
+	untilRanksOn(t, on[1], 3)
+
 	// A host that is gone is named: not the one that serves the store.
 	gone := slices.IndexFunc(on, func(h *testutil.Host) bool { return h.Name == "node0" })
 	others := slices.DeleteFunc([]int{0, 1, 2}, func(rank int) bool { return rank == gone })
@@ -252,11 +269,11 @@ func TestNodesRemote(t *testing.T) {
 }
 
 // TestNodesRemoteNoToken has a job without a token on three hosts: another node's ranks are refused by name, with what to
-// try, and the own ones are there as ever.
+// try, and the own ones are there as ever. It goes on with two of them, as asked for on one.
 func TestNodesRemoteNoToken(t *testing.T) {
 	testutil.Long(t)
 	t.Parallel()
-	on := startOnHosts(t)
+	on := startOnHosts(t, "--nnodes", "2:3")
 	for rank := range on {
 		for other, h := range on {
 			for _, args := range [][]string{{"logs", "--rank", fmt.Sprint(other)}, {"exec", "--rank", fmt.Sprint(other), "--", "hostname"}} {
@@ -269,6 +286,11 @@ func TestNodesRemoteNoToken(t *testing.T) {
 			}
 		}
 	}
+	musterOn(t, on[1], "", "scale", "2").expect(t, 0, "the job goes on with 2 nodes")
+	testutil.Eventually(t, time.Minute, "it goes on with two nodes", func() bool {
+		a := worldOn(t, on[0])
+		return a.Phase == report.PhaseRunning && a.Nodes == 2 && len(a.Ranks) == 2
+	})
 	musterOn(t, on[0], "", "stop", "--now").expect(t, 0)
 	for rank := range on {
 		testutil.Eventually(t, time.Minute, "nothing is left", func() bool { return len(on[rank].Processes()) == 0 })
@@ -312,6 +334,10 @@ func TestHostsRemote(t *testing.T) {
 		}
 	}
 	musterOn(t, j.launcher, "", "logs", "--rank", "2", "--previous").expect(t, 0, "rank 2 on node2 round 0")
+	musterOn(t, j.on[1], "", "pause").expect(t, 0)
+	untilPausedOn(t, j.launcher)
+	musterOn(t, j.launcher, "", "resume").expect(t, 0)
+	untilRanksOn(t, j.launcher, 4)
 	testutil.Eventually(t, time.Minute, "what all ranks use is known", func() bool {
 		a := worldOn(t, j.launcher)
 		return len(a.Ranks) == 4 && usageKnown(&a)

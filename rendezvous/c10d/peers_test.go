@@ -277,9 +277,9 @@ func TestHeir(t *testing.T) {
 	}
 }
 
-// BenchmarkCompany4000 is what a group of 4,000 nodes spends to join, complete and leave a round, the pickle
+// BenchmarkPeers4000 is what a group of 4,000 nodes spends to join, complete and leave a round, the pickle
 // included.
-func BenchmarkCompany4000(b *testing.B) {
+func BenchmarkPeers4000(b *testing.B) {
 	for _, size := range []int{1000, 4000} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
 			set := c10d.DefaultSettings(size, size)
