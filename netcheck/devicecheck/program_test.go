@@ -432,7 +432,7 @@ func TestForkInheritsWhatIsNoFaultOfTheDevice(t *testing.T) {
 		{name: "breaks the test", code: "import torch; torch.mm = torch.matmul = None"},
 		{
 			name: "hangs", code: "import sys\nif 'muster_check.py' in sys.orig_argv[-2]: import time; time.sleep(100)",
-			budget: 20 * time.Second,
+			budget: 40 * time.Second,
 		},
 		{name: "breaks the test of links", code: "import torch; torch.full = None", links: true},
 		{name: "breaks the program of links", code: "import json; json.dumps = None", links: true},
