@@ -121,7 +121,7 @@ func TestElasticHostsUnreachable(t *testing.T) {
 	t.Parallel()
 	got := muster(t, []string{"HOME=" + t.TempDir()}, "horovodrun", "--min-np", "1", "--max-np", "2", "-np", "2", "-H",
 		"no-such-host.invalid:1,nor-this.invalid:1",
-		"--start-timeout", "2", "--elastic-timeout", "5", "true")
+		"--start-timeout", "60", "--elastic-timeout", "60", "true")
 	if got.status != 75 || !strings.Contains(got.stderr, "nobody knows the name no-such-host.invalid") {
 		t.Errorf("status %d, want 75\n%s", got.status, got.stderr)
 	}
