@@ -177,7 +177,7 @@ var faultCases = []faultCase{
 const (
 	faultSteps = 15
 	faultEvent = 5
-	faultSoon  = 90 * time.Second // bounds a hang: the slowest healing takes half of it
+	faultSoon  = 3 * time.Minute // bounds a hang: the slowest healing takes half of it
 )
 
 // fewerFaults leaves out the cells that differ from one before them in the victim only: each fault stays with each

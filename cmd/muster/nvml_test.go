@@ -78,7 +78,7 @@ func TestProbeDegrades(t *testing.T) {
 		},
 		"hang": {
 			hello + "exec sleep 60", "auto",
-			"not all is known of NVIDIA's GPUs: the NVML probe hung for 1s and was killed in nvmlInit_v2",
+			"not all is known of NVIDIA's GPUs: the NVML probe hung for 5s and was killed in nvmlInit_v2",
 		},
 		"crash": {hello + gpu0 + "kill -SEGV $$", "auto", "not all is known of NVIDIA's GPUs: the NVML probe"},
 		"no library": {
@@ -90,7 +90,7 @@ func TestProbeDegrades(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, text := asking(t, c.script)
-			f := acceleratorFlags{exec: c.exec, timeout: time.Second, root: root}
+			f := acceleratorFlags{exec: c.exec, timeout: 5 * time.Second, root: root}
 			begin := time.Now()
 			if err := a.showDevices(t.Context(), f, false); err != nil {
 				t.Fatal(err)
