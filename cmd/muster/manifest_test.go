@@ -123,7 +123,7 @@ func TestManifestRefuses(t *testing.T) {
 	}
 }
 
-var lineOfExample = regexp.MustCompile(`(?m)^    muster (manifest .*) > (\S+)$`)
+var lineOfExample = regexp.MustCompile(`(?m)^\$ muster (manifest .*) > (\S+)$`)
 
 // The examples are what the lines in their pages write.
 func TestManifestExamples(t *testing.T) {

@@ -229,16 +229,44 @@ func (b *capped) fill(r *os.File) {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := r.Read(buf)
-		room := min(n, b.max-len(b.kept))
-		b.kept = append(b.kept, buf[:room]...)
-		if room < n && !b.full {
-			b.full = true
-			if b.over != nil {
-				close(b.over)
-			}
+		b.keep(buf[:n])
+		if errors.Is(err, os.ErrDeadlineExceeded) { // that Confine has set: on a busy machine nothing may have been read before
+			b.drain(r, buf)
 		}
 		if err != nil {
-			return // the end, or the deadline that Confine has set
+			return
+		}
+	}
+}
+
+// drain reads what is in a pipe now, as much of it as is kept.
+func (b *capped) drain(r *os.File, buf []byte) {
+	conn, err := r.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = conn.Control(func(fd uintptr) { // without a deadline, and without waiting
+		for !b.full {
+			n, err := unix.Read(int(fd), buf)
+			if errors.Is(err, unix.EINTR) {
+				continue
+			}
+			if err != nil || n == 0 {
+				return
+			}
+			b.keep(buf[:n])
+		}
+	})
+}
+
+// keep keeps what was read, as far as there is room.
+func (b *capped) keep(read []byte) {
+	room := min(len(read), b.max-len(b.kept))
+	b.kept = append(b.kept, read[:room]...)
+	if room < len(read) && !b.full {
+		b.full = true
+		if b.over != nil {
+			close(b.over)
 		}
 	}
 }
