@@ -65,7 +65,7 @@ func pageFlagsOf(cmd *cobra.Command) *pageFlags {
 	return &f
 }
 
-// client is that of the page; nil where none is named.
+// pageClient is the client of the page that the flags name; nil where they name none.
 func (a *app) pageClient(f *pageFlags) (*control.Client, error) {
 	if f.at == "" {
 		if f.tokenFile != "" {

@@ -84,11 +84,16 @@ func TestPageOfAJob(t *testing.T) {
 	if status, text := get(http.MethodPost, "api/v1/stop", ""); status != 403 {
 		t.Errorf("stopped without a token: %d %s", status, text)
 	}
+	follow := start(t, nil, "events", "-f", "--at", url)
+	testutil.Eventually(t, time.Minute, "the events are followed", func() bool {
+		return strings.Contains(follow.out.String(), "rank 1, process")
+	})
 	if status, text := get(http.MethodPost, "api/v1/stop", "0123456789abcdef0123"); status != 200 ||
 		!strings.Contains(text, "is being stopped") {
 		t.Errorf("%d %s", status, text)
 	}
 	j.wait().expect(t, 143)
+	follow.wait().expect(t, 0)
 	types := eventTypes(t, events)
 	if types[control.WorkerStarted] != 2 || types[control.WorkerExited] != 2 || types[control.StopRequested] != 1 ||
 		types[control.PhaseChanged] < 4 ||

@@ -89,6 +89,9 @@ func (p *page) refused(resp *http.Response, f failure) error {
 	return errhint.Code(errhint.With(why, printable.Output(f.Hint)), errhint.Usage)
 }
 
+// errNoPage is why nobody answers at an address, as when the job has ended.
+var errNoPage = errors.New("no page is served")
+
 // silent is why a page was not reached.
 func (p *page) silent(ctx context.Context, err error) error {
 	switch {
@@ -98,7 +101,7 @@ func (p *page) silent(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	}
 	if op, is := errors.AsType[*net.OpError](err); is && op.Op == "dial" {
-		return errhint.Code(errhint.With(fmt.Errorf("no page is served at %s: %w", p.base.Host, op.Err),
+		return errhint.Code(errhint.With(fmt.Errorf("%w at %s: %w", errNoPage, p.base.Host, op.Err),
 			"the log of a job that was started with --http tells its address; the page ends with the job"), errhint.Usage)
 	}
 	return errhint.Code(fmt.Errorf("the page at %s does not answer: %w: %w", p.base.Host, errEnded, err), errhint.TryAgain)

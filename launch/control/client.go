@@ -246,7 +246,7 @@ func (c *Client) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 // Unreachable reports whether err says that a muster which has answered before is there no more, and not that it takes
 // its time.
 func Unreachable(err error) bool {
-	return errors.Is(err, errDead) || errors.Is(err, errEnded) || errors.Is(err, errMute)
+	return errors.Is(err, errDead) || errors.Is(err, errEnded) || errors.Is(err, errMute) || errors.Is(err, errNoPage)
 }
 
 // errEnded is why a muster that was there has not answered.
