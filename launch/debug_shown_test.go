@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"muster/launch/control"
 	"muster/launch/job"
 	"muster/launch/plan"
 )
@@ -42,5 +43,17 @@ func TestNewCommandShowsNoWordFromASecret(t *testing.T) {
 	shown := strings.Join(job.ShownArgsBut([]string{"train.py", "--a", "swordfish", "--b", "from-swordfish"}, j.Vars()), " ")
 	if strings.Contains(shown, "swordfish") || !strings.Contains(shown, "train.py --a (9 characters") {
 		t.Error(shown)
+	}
+}
+
+// What events say of a command in the place of a rank has no word in it that holds the value of a Secret.
+func TestExecEventShowsNoWordFromASecret(t *testing.T) {
+	var j job.Job
+	j.Env.Set = []job.Var{{Name: "HOST", Value: "swordfish", Secret: true}}
+	s := &Steering{plan: &plan.Plan{Job: j}}
+	s.execEvent(control.ExecStarted, control.Peer{}, control.ExecWanted{Command: []string{"psql", "--host", "swordfish"}}, 1, nil)
+	told := s.events.Behind(0)
+	if len(told) != 1 || strings.Contains(told[0].Message, "swordfish") || !strings.HasPrefix(told[0].Message, "psql --host ") {
+		t.Errorf("%+v", told)
 	}
 }

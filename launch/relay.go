@@ -259,7 +259,7 @@ func (s *Steering) execEvent(kind control.EventType, by control.Peer, w control.
 	s.happened(kind, func(e *control.Event) {
 		rank := w.Rank
 		e.Rank, e.PID, e.By = &rank, pid, &by
-		e.Message = printable.Output(shellescape.QuoteCommand(job.ShownArgs(w.Command)))
+		e.Message = printable.Output(shellescape.QuoteCommand(job.ShownArgsBut(w.Command, s.plan.Job.Vars())))
 		if len(e.Message) > mostTold {
 			e.Message = strings.ToValidUTF8(e.Message[:mostTold], "") + "..."
 		}

@@ -148,7 +148,7 @@ func (s *Steering) Scale(ctx context.Context, by control.Peer, n int) (string, e
 		return "the job takes up to " + wording.Plural(most, "node"), nil
 	}
 	return fmt.Sprintf("the job has %s and takes up to %d: nobody here can start one; on a new machine call %s",
-		wording.Plural(nodes, "node"), most, shellescape.QuoteCommand(job.ShownArgs(os.Args))), nil
+		wording.Plural(nodes, "node"), most, shellescape.QuoteCommand(job.ShownArgsBut(os.Args, s.plan.Job.Vars()))), nil
 }
 
 // sendScale hands a request to the loop that waits in a round.

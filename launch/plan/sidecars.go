@@ -27,7 +27,7 @@ func (p *Plan) findSidecars(environ []string) error {
 	for _, words := range p.Job.Sidecars {
 		path, err := proc.LookPath(words[0], p.Dir, environ)
 		if err != nil {
-			return fmt.Errorf("cannot run the sidecar %q: %w", shownCommand(words), err)
+			return fmt.Errorf("cannot run the sidecar %q: %w", p.shown(words), err)
 		}
 		p.sidecars = append(p.sidecars, path)
 	}
@@ -41,10 +41,12 @@ func (p *Plan) Sidecars() []Sidecar {
 	for i, path := range p.sidecars {
 		words := p.Job.Sidecars[i]
 		env := p.Process([]string{SidecarVariable + "=" + strconv.Itoa(i), "MUSTER_RUN_DIR=" + p.RunDir}).Env
-		list = append(list, Sidecar{Path: path, Argv: words, Env: env.Strings(), Dir: p.Dir, Shown: shownCommand(words)})
+		list = append(list, Sidecar{Path: path, Argv: words, Env: env.Strings(), Dir: p.Dir, Shown: p.shown(words)})
 	}
 	return list
 }
 
-// shownCommand is a command as it may be shown.
-func shownCommand(words []string) string { return strings.Join(job.ShownArgs(words), " ") }
+// shown is a command as it may be shown.
+func (p *Plan) shown(words []string) string {
+	return strings.Join(job.ShownArgsBut(words, p.Job.Vars()), " ")
+}

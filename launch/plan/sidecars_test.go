@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"muster/internal/errhint"
+	"muster/launch/job"
 )
 
 // Sidecars have what all workers have alike, and nothing that tells a worker its place.
@@ -37,6 +38,11 @@ func TestSidecars(t *testing.T) {
 		if value, is := vars[name]; is {
 			t.Errorf("it has %s=%s", name, value)
 		}
+	}
+	j.Env.Set = []job.Var{{Name: "HOST", Value: "swordfish", Secret: true}}
+	j.Sidecars = [][]string{{"true", "--host", "swordfish"}}
+	if p, err = New(j, testMachine(t.TempDir())); err != nil || strings.Contains(p.Sidecars()[0].Shown, "swordfish") {
+		t.Errorf("the value of a Secret is shown: %v", err)
 	}
 	j.Sidecars = [][]string{{"no-such-program", "x"}}
 	_, err = New(j, testMachine(t.TempDir()))
