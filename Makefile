@@ -82,6 +82,7 @@ static: ## build/muster-linux-{amd64,arm64}; fails unless both are static
 
 .PHONY: deps
 deps: test-deps $(GOLANGCI) $(GOFUMPT) $(GOTESTSUM) $(ACTIONLINT) ## all that the other targets need: PyTorch in a virtual environment, Debian packages (root), modules, tools
+	@cd cmd/manifest/manifesttest && go mod download # for make soak
 
 .PHONY: test-deps
 test-deps:

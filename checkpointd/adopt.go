@@ -12,7 +12,10 @@ import (
 
 // labelLocked is the label of the service as it is now.
 func (s *Service) labelLocked(more ...*set) label {
-	l := label{Version: labelVersion, RunID: s.cfg.RunID, PID: os.Getpid(), Socket: s.cfg.Socket, Begun: s.begun, Lineage: s.participant.lineage}
+	l := label{
+		Version: labelVersion, RunID: s.cfg.RunID, PID: os.Getpid(), Socket: s.cfg.Socket, Begun: s.begun,
+		Lineage: s.participant.lineage,
+	}
 	for _, st := range slices.Concat(s.allSetsLocked(), more) {
 		l.Sets = append(l.Sets, labelSet{
 			ID: st.id, Dir: st.dir, Shards: st.shards, Reshards: st.reshards, Keep: st.keep,

@@ -206,9 +206,15 @@ func (s *Steering) Until(ctx context.Context) context.Context {
 func (s *Steering) Status() report.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	d := s.statusLocked()
+	s.usedLocked(d.Ranks)
+	return d
+}
+
+// statusLocked is how this node stands, without what its workers use.
+func (s *Steering) statusLocked() report.Status {
 	d := s.status
 	d.Ranks, d.Sidecars, d.Accounting, d.Hang = s.ranksLocked(), s.beside.told(), s.accountingLocked(), s.lastHang
-	s.usedLocked(d.Ranks)
 	return d
 }
 
@@ -446,8 +452,7 @@ func (s *Steering) ranksLocked() []report.Rank {
 // lookedUp is Status with what is read when it is asked for: processors, memory, output.
 func (s *Steering) lookedUp() report.Status {
 	s.mu.Lock()
-	d := s.status
-	d.Ranks, d.Sidecars, d.Accounting, d.Hang = s.ranksLocked(), s.beside.told(), s.accountingLocked(), s.lastHang
+	d := s.statusLocked()
 	workers := make([]*worker, 0, len(s.places))
 	var pids []int
 	for _, p := range s.places {

@@ -137,7 +137,8 @@ func TestNativeFlags(t *testing.T) {
 	maps.Copy(static.Job.Sources, simulated.Job.Sources)
 	maps.Copy(static.Job.Sources, onHosts.Job.Sources)
 	maps.Copy(static.Job.Sources, accepted(t, nil, "", "--standalone", "prog").Job.Sources)
-	hang := strings.Fields("--hang-timeout 5m --on-hang fail --stacks on --max-restarts 3 --crash-loop 3 --sidecar s prog") // others look at what they mean
+	// Other tests look at what these mean.
+	hang := strings.Fields("--hang-timeout 5m --on-hang fail --stacks on --max-restarts 3 --crash-loop 3 --sidecar s prog")
 	maps.Copy(static.Job.Sources, accepted(t, nil, "", hang...).Job.Sources)
 	for _, python := range []string{"--python p", "--venv v", "--conda c"} { // TestEnvSettings looks at what these mean
 		flags := "--env A=1 --env-file conf.yaml --env-expand --env-unset U --env-mode clean --env-pass P --debug-mode " + python + " prog"

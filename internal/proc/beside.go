@@ -23,8 +23,9 @@ func (t *Tree) StartBeside(spec Spec) (*Process, error) {
 }
 
 // StopBeside ends a process of StartBeside, what descends from it and what has stayed in its session, also where it has
-// ended itself. Its process group and what has left that are asked, and what is left after the ladder's Grace is killed; the end of ctx and
-// Ladder.Now cut the Grace short. A nil error says that nothing of it is left.
+// ended itself. Its process group gets the ladder's signal, and so does what has left that group. What is left after the
+// ladder's Grace is killed. The end of ctx and Ladder.Now cut the Grace short. A nil error says that nothing of it is
+// left.
 func (t *Tree) StopBeside(ctx context.Context, l Ladder, p *Process) error {
 	if l.Signal == 0 {
 		l.Signal = unix.SIGTERM

@@ -72,7 +72,7 @@ func (l *Listener) accept() {
 			stop := context.AfterFunc(l.ctx, func() { _ = conn.Close() })
 			defer stop()
 			proven, err := l.acceptor.Server(l.ctx, conn)
-			if err != nil || !admission.Proven(conn) { // a stranger, of whom there is nothing to say
+			if err != nil || !admission.Proven(conn) { // no agent of the job: there is nothing to say of it
 				_ = conn.Close()
 				return
 			}
