@@ -17,6 +17,7 @@ import (
 
 	"muster/internal/testutil"
 	"muster/launch/control"
+	"muster/launch/control/show"
 	"muster/launch/report"
 )
 
@@ -93,7 +94,7 @@ func TestSeeAndSteer(t *testing.T) {
 		}
 	}
 	steering(t, j.runtimeDir, "ps").expect(t, 0, "train-7", "Running", strconv.Itoa(j.Process.Pid))
-	var list []psEntry
+	var list []show.Job
 	if got := steering(t, j.runtimeDir, "ps", "-o", "json"); json.Unmarshal([]byte(got.stdout), &list) != nil || len(list) != 1 ||
 		list[0].State != "running" || list[0].WorldSize != 2 {
 		t.Errorf("%s", got.stdout)
@@ -262,7 +263,7 @@ func TestSeeLauncher(t *testing.T) {
 			if a.Muster.Role != c.role || a.Muster.PID != j.Process.Pid || a.WorldSize != 2 {
 				t.Errorf("%+v", a)
 			}
-			var list []psEntry
+			var list []show.Job
 			if got := steering(t, j.runtimeDir, "ps", "-o", "json"); json.Unmarshal([]byte(got.stdout), &list) != nil || len(list) != 1 {
 				t.Errorf("%s", got.stdout)
 			}

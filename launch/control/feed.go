@@ -1,0 +1,84 @@
+package control
+
+import (
+	"context"
+	"slices"
+	"time"
+)
+
+// feedEvery is how often several musters of one job are asked for events.
+const feedEvery = 500 * time.Millisecond
+
+// Feed is what the musters of one job tell of events, in the order of their times. It is not for several goroutines.
+type Feed struct{ sources []*feedSource }
+
+// feedSource is a muster that is asked for its events.
+type feedSource struct {
+	client *Client
+	seen   uint64
+	gone   bool
+}
+
+// NewFeed asks the musters of the parts of one job.
+func NewFeed(parts []Found) *Feed {
+	var f Feed
+	for _, p := range parts {
+		f.sources = append(f.sources, &feedSource{client: p.Client()})
+	}
+	return &f
+}
+
+// Each calls do with each event that there is, and with follow with those that come until all musters have ended.
+func (f *Feed) Each(ctx context.Context, follow bool, do func(*Event)) error {
+	for first := true; ; first = false {
+		found, err := f.ask(ctx, follow && !first && len(f.sources) == 1)
+		if err != nil {
+			return err
+		}
+		for i := range found {
+			do(&found[i])
+		}
+		over := !slices.ContainsFunc(f.sources, func(s *feedSource) bool { return !s.gone })
+		if over || !follow && len(found) == 0 {
+			return nil
+		}
+		if len(found) > 0 || len(f.sources) == 1 {
+			continue
+		}
+		select {
+		case <-time.After(feedEvery):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// ask asks each muster for what is new there.
+func (f *Feed) ask(ctx context.Context, wait bool) (found []Event, err error) {
+	for _, s := range f.sources {
+		if s.gone {
+			continue
+		}
+		more, err := s.client.Events(ctx, s.seen, wait)
+		switch {
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case Unreachable(err):
+			s.gone = true // its part of the job has ended
+			continue
+		case err != nil:
+			return nil, err
+		}
+		for _, e := range more {
+			s.seen = max(s.seen, e.Seq)
+		}
+		found = append(found, more...)
+	}
+	SortEvents(found)
+	return found, nil
+}
+
+// SortEvents puts events of several musters in the order of their times.
+func SortEvents(events []Event) {
+	slices.SortStableFunc(events, func(x, y Event) int { return x.Time.Compare(y.Time) })
+}

@@ -1,0 +1,142 @@
+package show
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"muster/internal/printable"
+	"muster/internal/wording"
+	"muster/launch/control"
+)
+
+// Event is an event as a line for people, with the name of its node in front where there are several.
+func Event(e *control.Event, nodes bool) string {
+	node := ""
+	if nodes && e.Node != "" {
+		node = e.Node + ": "
+	}
+	return e.Time.Local().Format(time.TimeOnly) + " " + printable.Output(node+eventSentence(e))
+}
+
+// eventSentence is an event in a sentence.
+func eventSentence(e *control.Event) string {
+	switch e.Type { //nolint:exhaustive // the others have the same form
+	case control.PhaseChanged:
+		text := fmt.Sprintf("%s, round %d, %s", e.Phase, e.Generation, wording.Plural(e.RestartCount, "restart"))
+		if e.ExitCode != nil {
+			text += fmt.Sprintf(", exit status %d", *e.ExitCode)
+		}
+		if why := strings.Join(slices.DeleteFunc([]string{string(e.Reason), e.Message}, func(s string) bool { return s == "" }),
+			", "); why != "" {
+			text += ": " + why
+		}
+		return text
+	case control.WorkerStarted, control.WorkerExited:
+		if e.Rank == nil || e.Type == control.WorkerExited && e.ExitCode == nil {
+			break // of a file that somebody has changed
+		}
+		text := fmt.Sprintf("rank %d, process %d, ", *e.Rank, e.PID)
+		switch {
+		case e.Type == control.WorkerStarted:
+			text += "started"
+		case e.Signal != "":
+			text += "was killed by " + e.Signal
+		default:
+			text += fmt.Sprintf("ended with status %d", *e.ExitCode)
+		}
+		if e.Stopped {
+			text += ", because muster has stopped it"
+		}
+		return text
+	case control.SidecarStarted, control.SidecarExited:
+		text := "sidecar " + e.Message
+		switch {
+		case e.PID == 0: // it could not be started, and the message says why
+		case e.Type == control.SidecarStarted:
+			text += fmt.Sprintf(": process %d started", e.PID)
+		case e.Signal != "":
+			text += fmt.Sprintf(": process %d was killed by %s", e.PID, e.Signal)
+		case e.ExitCode != nil:
+			text += fmt.Sprintf(": process %d ended with status %d", e.PID, *e.ExitCode)
+		}
+		if e.Stopped {
+			text += ", because muster has stopped it"
+		}
+		return text
+	case control.ExecStarted, control.ExecEnded, control.LogsRead:
+		return execText(e)
+	case control.WorkersHang:
+		return "the workers hang: " + e.Message
+	case control.StopRequested, control.RestartRequested, control.PauseRequested, control.ResumeRequested, control.ScaleRequested,
+		control.KillRequested:
+		what := strings.ToLower(strings.TrimSuffix(string(e.Type), "Requested"))
+		if e.Type == control.KillRequested {
+			what = "the loss of a node"
+		}
+		switch {
+		case e.By == nil:
+			return what + " was asked for"
+		case e.By.Address != "":
+			return what + " was asked for by " + e.By.String()
+		}
+		return fmt.Sprintf("%s was asked for by user %d, process %d", what, e.By.UID, e.By.PID)
+	}
+	return otherText(e)
+}
+
+// execText is what somebody does in the place of a rank, or reads of it.
+func execText(e *control.Event) string {
+	if e.Rank == nil || e.By == nil {
+		return otherText(e) // of a file that somebody has changed
+	}
+	text := fmt.Sprintf("in the place of rank %d process %d", *e.Rank, e.PID)
+	switch e.Type { //nolint:exhaustive // the others are no matter of this
+	case control.LogsRead:
+		text = fmt.Sprintf("the log of rank %d is read by %s", *e.Rank, e.By)
+		if e.Message != "" {
+			text = fmt.Sprintf("logs %s from rank %d on are read by %s", e.Message, *e.Rank, e.By)
+		}
+		return text
+	case control.ExecStarted:
+		text += fmt.Sprintf(", started by %s", e.By)
+	case control.ExecEnded:
+		switch {
+		case e.Signal != "":
+			text += " was killed by " + e.Signal
+		case e.ExitCode != nil:
+			text += fmt.Sprintf(" ended with status %d", *e.ExitCode)
+		}
+		text += fmt.Sprintf(" after %.3g s", e.Seconds)
+	}
+	return text + ": " + e.Message
+}
+
+// otherText is an event in the words of its type and fields, also of a type that only a newer version knows.
+func otherText(e *control.Event) string {
+	var words []byte
+	for i, c := range []byte(e.Type) {
+		if c >= 'A' && c <= 'Z' {
+			if c += 'a' - 'A'; i > 0 {
+				words = append(words, ' ')
+			}
+		}
+		words = append(words, c)
+	}
+	text := string(words)
+	if e.Subject != "" {
+		text += " " + e.Subject
+	}
+	if e.Step != nil {
+		text += fmt.Sprintf(", step %d", *e.Step)
+	}
+	if e.Seconds > 0 {
+		text += fmt.Sprintf(", after %.3g s", e.Seconds)
+	}
+	if why := cmp.Or(e.Message, string(e.Reason)); why != "" {
+		text += ": " + why
+	}
+	return text
+}

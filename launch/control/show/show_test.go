@@ -1,0 +1,180 @@
+package show
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"muster/launch/control"
+	"muster/launch/control/history"
+	"muster/launch/job"
+	"muster/launch/report"
+)
+
+func at[T any](v T) *T { return &v }
+
+// noon is the time at which the tests look.
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.Local)
+
+// TestEvent: an event is a sentence, and one of a type that this version does not know is the words of its fields.
+func TestEvent(t *testing.T) {
+	t.Parallel()
+	by := &control.Peer{UID: 7, PID: 8}
+	for want, e := range map[string]control.Event{
+		"Running, round 1, 2 restarts": {
+			Type: control.PhaseChanged, Phase: report.PhaseRunning, Generation: 1, RestartCount: 2,
+		},
+		"Failed, round 0, 0 restarts, exit status 3: WorkerFailed, rank 1 says so": {
+			Type: control.PhaseChanged, Phase: report.PhaseFailed, ExitCode: at(3), Reason: job.Reason("WorkerFailed"), Message: "rank 1 says so",
+		},
+		"rank 4, process 9, started": {
+			Type: control.WorkerStarted, Rank: at(4), PID: 9,
+		},
+		"rank 4, process 9, was killed by SIGKILL": {
+			Type: control.WorkerExited, Rank: at(4), PID: 9, ExitCode: at(137), Signal: "SIGKILL",
+		},
+		"rank 4, process 9, ended with status 1, because muster has stopped it": {
+			Type: control.WorkerExited, Rank: at(4), PID: 9, ExitCode: at(1), Stopped: true,
+		},
+		"worker exited": {Type: control.WorkerExited},
+		"sidecar 0 (tensorboard): process 5 started": {
+			Type: control.SidecarStarted, PID: 5, Message: "0 (tensorboard)",
+		},
+		"sidecar 0 (tensorboard): process 5 was killed by SIGTERM": {
+			Type: control.SidecarExited, PID: 5, Message: "0 (tensorboard)", Signal: "SIGTERM",
+		},
+		"in the place of rank 2 process 5 ended with status 0 after 1.5 s: ls": {
+			Type: control.ExecEnded, Rank: at(2), PID: 5, By: by, ExitCode: at(0), Seconds: 1.5, Message: "ls",
+		},
+		"exec ended, after 2 s: ls":               {Type: control.ExecEnded, Seconds: 2, Message: "ls"},
+		"stop was asked for by user 7, process 8": {Type: control.StopRequested, By: by},
+		"the loss of a node was asked for":        {Type: control.KillRequested},
+		"node lost node-3: it is silent": {
+			Type: control.NodeLost, Subject: "node-3", Message: "it is silent",
+		},
+		"checkpoint committed, step 40, after 3 s": {
+			Type: control.CheckpointCommitted, Step: at(int64(40)), Seconds: 3,
+		},
+		"something new: \\x1b[2J":        {Type: "SomethingNew", Message: "\x1b[2J"},
+		"the workers hang: rank 1 waits": {Type: control.WorkersHang, Message: "rank 1 waits"},
+	} {
+		e.Time, e.Node = noon, "n0"
+		if got := Event(&e, false); got != "12:00:00 "+want {
+			t.Errorf("%q, want %q", got, want)
+		}
+		if got := Event(&e, true); got != "12:00:00 n0: "+want {
+			t.Errorf("%q, want n0 in front of %q", got, want)
+		}
+	}
+}
+
+// TestStatus: what is known of a job stands above its ranks; columns that say nothing are left out.
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	began := noon.Add(-2*time.Hour - 5*time.Minute)
+	d := control.Answer{Status: report.Status{
+		RunID: "one", Name: "a\x1bb", Phase: report.PhaseRunning, WorldSize: 2, Nodes: 1, Generation: 3, StartTime: &began, Message: "why",
+		Ranks: []report.Rank{
+			{
+				Rank: 1, Node: "n0", Phase: report.PhaseFailed, LocalRank: 1,
+				LastExit: &report.RankExit{ExitCode: 137, Signal: "SIGKILL", Time: began},
+			},
+			{Rank: 0, Node: "n0", Phase: report.PhaseRunning, PID: 12, StartTime: &began, CPUSeconds: at(90.0), ResidentBytes: at(int64(3 << 30))},
+		},
+		Sidecars: []report.Sidecar{{Node: "n0", Command: "board", State: "Running", PID: 5, Port: 80, Healthy: at(false)}},
+		Tasks:    []report.Task{{Node: "n1", LastKnown: at(noon.Add(-time.Minute))}},
+	}}
+	lines := func(wide bool) []string {
+		var b bytes.Buffer
+		if err := Status(&b, &d, wide, noon); err != nil {
+			t.Fatal(err)
+		}
+		return strings.Split(strings.TrimRight(b.String(), "\n"), "\n")
+	}
+	got := strings.Join(lines(false), "\n")
+	want := `job one (a\x1bb): Running, up 2h5m, 2 workers on 1 node, round 3, 0 restarts
+  why
+  sidecar 0 on n0 (board): Running, process 5, port 80 takes no connections, 0 restarts
+  node n1 does not answer: last known 1m0s ago
+RANK  NODE  PID  PHASE    RESTARTS  CPU    MEM     UPTIME
+0     n0    12   Running  0         1m30s  3.0GiB  2h5m
+1     n0    -    Failed   0         -      -       -`
+	if got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	d.Ranks[1].Progress = &report.Progress{
+		Step: 7, Total: 9, Section: "eval", StepSeconds: at(0.05), Time: noon,
+		Values: map[string]float64{"loss": 0.25}, NotFinite: []string{"lr"},
+	}
+	if got := lines(true)[4:]; strings.Join(strings.Fields(got[1]), " ") !=
+		"0 n0 12 Running 0 1m30s 3.0GiB 2h5m 7/9 (eval) 50.0ms 0s ago loss=0.25 lr=nan 0 - -" ||
+		!strings.HasSuffix(got[2], "SIGKILL, 2h5m ago") {
+		t.Errorf("%q", got)
+	}
+	d.Ranks = nil
+	if got := lines(false); got[len(got)-1] != "  no worker has been started yet" {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestJobs: jobs that run, that do not answer, and that have ended are told apart, in the table and for programs.
+func TestJobs(t *testing.T) {
+	t.Parallel()
+	began := noon.Add(-26 * time.Hour)
+	running := control.Answer{Status: report.Status{
+		RunID: "a", Name: "sh", Phase: report.PhaseRunning, WorldSize: 4, Nodes: 2, StartTime: &began,
+	}}
+	jobs := []control.Found{{Dir: "/run/a", PID: 3, Answer: &running}, {Dir: "/run/b", PID: 4}}
+	ended := func(s report.Status, ago time.Duration, died bool) history.Run {
+		s.StartTime = &began
+		return history.Run{Record: history.Record{Status: s, Ended: at(noon.Add(-ago))}, Died: died}
+	}
+	past := []history.Run{
+		ended(report.Status{RunID: "c", Phase: report.PhaseSucceeded, ExitStatus: at(0)}, time.Hour, false),
+		ended(report.Status{RunID: "d", Phase: report.PhaseRunning}, time.Minute, true),
+	}
+	var b bytes.Buffer
+	if err := Jobs(&b, jobs, past, noon); err != nil {
+		t.Fatal(err)
+	}
+	var states []string
+	for _, j := range JobList(jobs, past) {
+		states = append(states, j.RunID+" "+j.State)
+	}
+	if got := strings.Join(states, ", "); got != "a running, b silent, c ended, d died" {
+		t.Error(got)
+	}
+	rows := strings.Split(b.String(), "\n")
+	for i, want := range []string{
+		"JOB PHASE", "a Running 2 4 0 1d2h 3 sh", "b silent - - - - 4 (/run/b)", "c Succeeded - - 0 1d1h - (status 0, 1h0m ago)",
+		"d Running - - 0 1d1h - (died, 1m0s ago)",
+	} {
+		if got := strings.Join(strings.Fields(rows[i]), " "); !strings.HasPrefix(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	b.Reset()
+	err := YAML(&b, JobList(jobs[:1], nil)[0])
+	if err != nil || !strings.HasPrefix(b.String(), "runId: a\nrunDir: /run/a\npid: 3\nstate: running\n") {
+		t.Errorf("%v %q", err, b.String())
+	}
+}
+
+// TestCells: times have their two largest units, and sizes three digits.
+func TestCells(t *testing.T) {
+	t.Parallel()
+	for d, want := range map[time.Duration]string{-1: "0s", 59 * time.Second: "59s", time.Hour: "1h0m", 76 * time.Hour: "3d4h"} {
+		if got := shortTime(d); got != want {
+			t.Errorf("%v: %q, want %q", d, got, want)
+		}
+	}
+	for n, want := range map[int64]string{0: "0B", 999: "999B", 1000: "1.0KiB", 10 << 20: "10MiB", 1 << 40: "1.0TiB"} {
+		if got := bytesText(&n); got != want {
+			t.Errorf("%d: %q, want %q", n, got, want)
+		}
+	}
+	if got := cutTo("größer", 3); got != "grö" {
+		t.Error(got)
+	}
+}
