@@ -17,6 +17,7 @@ import (
 	"muster/internal/proc"
 	"muster/launch"
 	"muster/launch/control"
+	"muster/launch/control/ranks"
 	"muster/launch/plan"
 )
 
@@ -86,15 +87,15 @@ job alone. ID may be a unique beginning of a run id, or the pid of a muster; DIR
 }
 
 // execFar runs a command in the place of a rank on another node.
-func (a *app) execFar(ctx context.Context, far *farRank, w control.ExecWanted) error {
+func (a *app) execFar(ctx context.Context, far *ranks.Away, w control.ExecWanted) error {
 	if term.IsTerminal(int(a.stdin.Fd())) {
 		say(a.stderr, "muster: rank %d is on node %s: the command has no terminal there, and reads what is typed line by line\n",
-			w.Rank, far.node)
+			w.Rank, far.Node)
 	}
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
 	defer signal.Stop(signals)
-	status, err := far.client.Exec(ctx, far.node, w, a.stdin, a.stdout, a.stderr, signals)
+	status, err := far.Client.Exec(ctx, far.Node, w, a.stdin, a.stdout, a.stderr, signals)
 	if err == nil && status != errhint.OK {
 		err = errhint.StatusError(status)
 	}
@@ -103,7 +104,7 @@ func (a *app) execFar(ctx context.Context, far *farRank, w control.ExecWanted) e
 
 // findRank finds a rank: by its muster, or where a driver has started it by itself on this machine, as a job with
 // --debug-mode describes it. Of one on another node it returns whom to ask.
-func (a *app) findRank(ctx context.Context, w control.ExecWanted, runID, dir string) (launch.DebugRank, *farRank, error) {
+func (a *app) findRank(ctx context.Context, w control.ExecWanted, runID, dir string) (launch.DebugRank, *ranks.Away, error) {
 	name := runID
 	if dir != "" {
 		abs, err := filepath.Abs(dir)
@@ -112,7 +113,12 @@ func (a *app) findRank(ctx context.Context, w control.ExecWanted, runID, dir str
 		}
 		name = abs
 	}
-	r, far, err := a.enterable(ctx, name, w)
+	var r control.Rank
+	var far *ranks.Away
+	found, where, err := a.findJobs(ctx)
+	if err == nil {
+		r, far, err = ranks.Find(ctx, found, where, name, w)
+	}
 	if err == nil {
 		return launch.DebugRank{RunID: r.RunID, Dir: r.Dir, Env: r.Env}, far, nil
 	}

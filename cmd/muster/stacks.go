@@ -2,15 +2,11 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,7 +14,7 @@ import (
 	"muster/internal/durable"
 	"muster/internal/errhint"
 	"muster/internal/printable"
-	"muster/launch/control"
+	"muster/launch/control/ranks"
 	"muster/launch/diagnose"
 	"muster/launch/evidence"
 )
@@ -61,14 +57,18 @@ for flame graphs read it, .pb.gz is for pprof, .txt the same text as is shown.
 					return errhint.Usagef("--out %s: give a name that ends with .txt, .folded, .svg or .pb.gz", out)
 				}
 			}
-			nodes, missing, name, err := a.look(cmd.Context(), args)
+			job, parts, err := a.pickJob(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			nodes, missing, err := ranks.Look(cmd.Context(), job, parts)
 			if err != nil {
 				return err
 			}
 			groups := evidence.Merge(nodes, native)
 			var text bytes.Buffer
 			at := nodes[0].At // a node's clock
-			title := fmt.Sprintf("stacks of job %s at %s", name, at.Local().Format(time.DateTime))
+			title := fmt.Sprintf("stacks of job %s at %s", job.RunID(), at.Local().Format(time.DateTime))
 			if err := stacksForms[form](&text, title, at, groups); err != nil {
 				return err
 			}
@@ -119,7 +119,11 @@ the job was started with --stacks on or --hang-timeout (docs/hangs.md).
 			if output != "" && output != asJSON {
 				return errhint.Usagef("-o %q: the only other form is json", output)
 			}
-			nodes, missing, _, err := a.look(cmd.Context(), args)
+			job, parts, err := a.pickJob(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			nodes, missing, err := ranks.Look(cmd.Context(), job, parts)
 			if err != nil {
 				return err
 			}
@@ -160,47 +164,4 @@ func (a *app) notSeen(nodes []evidence.Node, missing []string) {
 			say(a.stderr, "muster: node %s: %s\n", printable.Output(n.Node), printable.Output(note))
 		}
 	}
-}
-
-// look has all nodes of a job look at their workers at once. missing are the nodes that have not said what they see.
-func (a *app) look(ctx context.Context, args []string) (nodes []evidence.Node, missing []string, name string, err error) {
-	picked, parts, err := a.pickJob(ctx, args)
-	if err != nil {
-		return nil, nil, "", err
-	}
-	parts = slices.DeleteFunc(parts, func(f control.Found) bool { return f.Answer == nil || f.Answer.Muster.Role != control.Agent })
-	if len(parts) == 0 {
-		return nil, nil, "", errhint.With(errhint.Usagef("no worker of job %s runs under a muster of this machine", picked.RunID()),
-			"ask on the machines where they run: muster status shows them")
-	}
-	all, err := parts[0].Client().Evidence(ctx, control.World)
-	if len(parts) > 1 && (err != nil || len(all.Missing) > 0) { // where nodes cannot ask each other those here are asked
-		here, failed := lookHere(ctx, parts)
-		if len(here) > len(all.Nodes) {
-			all.Nodes, err = here, failed
-			names := map[string]bool{}
-			for _, n := range here {
-				names[n.Node] = true
-			}
-			all.Missing = slices.DeleteFunc(all.Missing, func(n string) bool { return names[n] })
-		}
-	}
-	return all.Nodes, all.Missing, picked.RunID(), err
-}
-
-// lookHere has musters of this machine look at their workers at once. An error says why none could.
-func lookHere(ctx context.Context, parts []control.Found) (nodes []evidence.Node, err error) {
-	seen, errs := make([]control.Looked, len(parts)), make([]error, len(parts))
-	var wg sync.WaitGroup
-	for i := range parts {
-		wg.Go(func() { seen[i], errs[i] = parts[i].Client().Evidence(ctx, control.Node) })
-	}
-	wg.Wait()
-	for _, s := range seen {
-		nodes = append(nodes, s.Nodes...)
-	}
-	if len(nodes) == 0 {
-		return nil, errors.Join(errs...)
-	}
-	return nodes, nil
 }

@@ -1,6 +1,6 @@
 // Package show writes for people what a job tells of itself: how it stands (muster status), its ranks as they change
-// (muster top), the jobs of a machine (muster ps), what has happened (muster events) and who holds up whom (muster
-// diagnose). Everything is a function from data to text: who has asked for the data, and where the text goes, is known to
+// (muster top), the jobs of a machine (muster ps) and what has happened (muster events).
+// Everything is a function from data to text: who has asked for the data, and where the text goes, is known to
 // cmd. Words of other people, such as names and messages, come out fit for a terminal.
 package show
 

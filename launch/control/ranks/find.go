@@ -1,4 +1,4 @@
-package main
+package ranks
 
 import (
 	"context"
@@ -12,29 +12,29 @@ import (
 	"muster/launch/report"
 )
 
-// hereRank is a worker on this machine, and the muster that runs it.
-type hereRank struct {
+// Local is a worker on this machine, and the muster that runs it.
+type Local struct {
 	report.Rank
-	by control.Found
+	By control.Found
 }
 
-// ranksOf are the workers that the found musters run here, by rank.
-func ranksOf(found []control.Found) []hereRank {
-	var list []hereRank
+// Here are the workers that the found musters run here, by rank.
+func Here(found []control.Found) []Local {
+	var list []Local
 	for _, f := range found {
 		if f.Answer == nil || f.Answer.Muster.Role != control.Agent {
 			continue // a launcher tells of workers everywhere
 		}
 		for _, r := range f.Answer.Ranks {
-			list = append(list, hereRank{r, f})
+			list = append(list, Local{r, f})
 		}
 	}
-	slices.SortStableFunc(list, func(x, y hereRank) int { return x.Rank.Rank - y.Rank.Rank })
+	slices.SortStableFunc(list, func(x, y Local) int { return x.Rank.Rank - y.Rank.Rank })
 	return list
 }
 
 // rankNumbers are ranks as they are told, each once.
-func rankNumbers(ranks []hereRank) string {
+func rankNumbers(ranks []Local) string {
 	var list []string
 	for _, r := range ranks {
 		list = append(list, strconv.Itoa(r.Rank.Rank))
@@ -42,8 +42,8 @@ func rankNumbers(ranks []hereRank) string {
 	return strings.Join(slices.Compact(list), ", ")
 }
 
-// parseRanks reads a list such as 0,4-7.
-func parseRanks(list string) ([]int, error) {
+// Parse reads a list of ranks such as 0,4-7.
+func Parse(list string) ([]int, error) {
 	var ranks []int
 	for word := range strings.SplitSeq(list, ",") {
 		from, to, isRange := strings.Cut(strings.TrimSpace(word), "-")
@@ -63,19 +63,15 @@ func parseRanks(list string) ([]int, error) {
 	return slices.Compact(ranks), nil
 }
 
-// farRank is a rank on another node, and whom to ask for it.
-type farRank struct {
-	client *control.Client
-	node   string
+// Away is a rank on another node, and whom to ask for it.
+type Away struct {
+	Client *control.Client
+	Node   string // as people call it
 }
 
-// enterable finds the one worker with a rank that can be entered: of the job that name means, or of any where that is
-// empty. Of one on another node it returns whom to ask.
-func (a *app) enterable(ctx context.Context, name string, w control.ExecWanted) (control.Rank, *farRank, error) {
-	found, where, err := a.findJobs(ctx)
-	if err != nil {
-		return control.Rank{}, nil, err
-	}
+// Find finds the one worker with a rank that can be entered, among the jobs that were found at where: of the job that
+// name means, or of any where that is empty. Of one on another node it returns whom to ask.
+func Find(ctx context.Context, found []control.Found, where, name string, w control.ExecWanted) (control.Rank, *Away, error) {
 	among := found
 	if name != "" {
 		job, err := control.Pick(ctx, found, name, where)
@@ -84,11 +80,11 @@ func (a *app) enterable(ctx context.Context, name string, w control.ExecWanted) 
 		}
 		among = control.Parts(found, job)
 	}
-	all := ranksOf(among)
-	match := slices.DeleteFunc(slices.Clone(all), func(r hereRank) bool { return r.Rank.Rank != w.Rank })
+	all := Here(among)
+	match := slices.DeleteFunc(slices.Clone(all), func(r Local) bool { return r.Rank.Rank != w.Rank })
 	switch {
 	case len(match) == 1:
-		r, err := match[0].by.Client().Entered(ctx, w)
+		r, err := match[0].By.Client().Entered(ctx, w)
 		if err == nil && !r.Running {
 			err = errhint.Usagef("rank %d of job %s has ended: there is nothing to enter", w.Rank, r.RunID)
 		}
@@ -96,7 +92,7 @@ func (a *app) enterable(ctx context.Context, name string, w control.ExecWanted) 
 	case len(match) > 1:
 		var jobs []string
 		for _, r := range match {
-			jobs = append(jobs, fmt.Sprintf("%s (%s)", r.by.RunID(), r.by.Dir))
+			jobs = append(jobs, fmt.Sprintf("%s (%s)", r.By.RunID(), r.By.Dir))
 		}
 		return control.Rank{}, nil, errhint.With(errhint.Usagef("there are %d jobs with a rank %d here: %s", len(match), w.Rank,
 			strings.Join(jobs, ", ")), "choose one with --run-id or --dir")
@@ -117,5 +113,5 @@ func (a *app) enterable(ctx context.Context, name string, w control.ExecWanted) 
 	if err != nil {
 		return control.Rank{}, nil, err
 	}
-	return control.Rank{}, &farRank{job.Client(), nodes[0].node}, nil
+	return control.Rank{}, &Away{job.Client(), nodes[0].node}, nil
 }

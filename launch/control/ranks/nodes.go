@@ -1,14 +1,11 @@
-package main
+package ranks
 
 import (
 	"cmp"
-	"context"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	"muster/internal/errhint"
 	"muster/internal/printable"
@@ -16,26 +13,26 @@ import (
 	"muster/launch/report"
 )
 
-// nodeRanks are ranks of one node, as the status of the world tells of them.
-type nodeRanks struct {
+// onNode are ranks of one node, as the status of the world tells of them.
+type onNode struct {
 	node  string // as people call it
 	ranks []int
 }
 
 // nodesOf are the nodes of a job with their ranks, in the order of these: their places in the list are the group ranks.
-func nodesOf(d *control.Answer) []nodeRanks {
-	var nodes []nodeRanks
+func nodesOf(d *control.Answer) []onNode {
+	var nodes []onNode
 	for _, t := range d.Tasks {
-		if ranks, err := parseRanks(t.Ranks); err == nil { // none for a node that has said nothing
-			nodes = append(nodes, nodeRanks{t.Node, ranks})
+		if ranks, err := Parse(t.Ranks); err == nil { // none for a node that has said nothing
+			nodes = append(nodes, onNode{t.Node, ranks})
 		}
 	}
-	slices.SortStableFunc(nodes, func(x, y nodeRanks) int { return cmp.Compare(x.ranks[0], y.ranks[0]) })
+	slices.SortStableFunc(nodes, func(x, y onNode) int { return cmp.Compare(x.ranks[0], y.ranks[0]) })
 	return nodes
 }
 
-// ranksOn are the ranks of the node that is named by its group rank or its name.
-func ranksOn(d *control.Answer, node string) ([]int, error) {
+// on are the ranks of the node that is named by its group rank or its name.
+func on(d *control.Answer, node string) ([]int, error) {
 	nodes := nodesOf(d)
 	if i, err := strconv.Atoi(node); err == nil && i >= 0 && i < len(nodes) {
 		return nodes[i].ranks, nil
@@ -57,11 +54,11 @@ func ranksOn(d *control.Answer, node string) ([]int, error) {
 }
 
 // elsewhere sorts ranks that are not on this machine by their nodes. An error says which is nowhere.
-func elsewhere(job control.Found, d *control.Answer, ranks []int, here []hereRank) ([]nodeRanks, error) {
-	var sorted []nodeRanks
+func elsewhere(job control.Found, d *control.Answer, ranks []int, here []Local) ([]onNode, error) {
+	var sorted []onNode
 	nodes := nodesOf(d)
 	for _, rank := range ranks {
-		i := slices.IndexFunc(nodes, func(n nodeRanks) bool { return slices.Contains(n.ranks, rank) })
+		i := slices.IndexFunc(nodes, func(n onNode) bool { return slices.Contains(n.ranks, rank) })
 		if i < 0 {
 			return nil, noRank(job, d, rank, here)
 		}
@@ -77,7 +74,7 @@ func elsewhere(job control.Found, d *control.Answer, ranks []int, here []hereRan
 }
 
 // noRank is why a job has no worker with a rank that can be reached.
-func noRank(job control.Found, d *control.Answer, rank int, here []hereRank) error {
+func noRank(job control.Found, d *control.Answer, rank int, here []Local) error {
 	switch {
 	case d.WorldSize == 0 || rank < d.WorldSize:
 		if len(here) == 0 && len(d.Ranks) == 0 {
@@ -103,63 +100,4 @@ func worldRanks(d *control.Answer) string {
 		return list[0] + " to " + list[len(list)-1]
 	}
 	return strings.Join(list, ", ")
-}
-
-// logShow is what muster logs shows: of workers here by their files, of others by their nodes.
-type logShow struct {
-	client *control.Client
-	here   control.Logs
-	far    []nodeRanks
-	o      logsOptions
-	prefix bool
-
-	mu             sync.Mutex // a line of one of them is whole
-	stdout, stderr io.Writer
-}
-
-// lines is one of the streams of muster logs, which several write to.
-type lines struct {
-	of *logShow
-	to io.Writer
-}
-
-func (l lines) Write(p []byte) (int, error) {
-	l.of.mu.Lock()
-	defer l.of.mu.Unlock()
-	return l.to.Write(p)
-}
-
-// show shows them, one node after another or, where they are followed, all at once. The first error counts.
-func (s *logShow) show(ctx context.Context) error {
-	far := func(n nodeRanks) error {
-		return s.client.Logs(ctx, n.node, control.LogsWanted{
-			Ranks: n.ranks, Follow: s.o.follow, Previous: s.o.previous, Tail: s.o.tail, Prefix: s.prefix,
-		}, lines{s, s.stdout}, lines{s, s.stderr})
-	}
-	if !s.o.follow {
-		if err := s.here.Show(ctx, false); err != nil {
-			return err
-		}
-		for _, n := range s.far {
-			if err := far(n); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	errs := make([]error, 1+len(s.far))
-	var all sync.WaitGroup
-	if len(s.here) > 0 {
-		all.Go(func() { errs[0] = s.here.Show(ctx, true) })
-	}
-	for i, n := range s.far {
-		all.Go(func() { errs[1+i] = far(n) })
-	}
-	all.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
