@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"muster/internal/onpath"
 )
 
 // aliasBench is a place with directories for PATH, in which muster is a link, as installers of Python's tools make it.
@@ -114,7 +116,7 @@ func TestAliasKeepsTheFileInItsPlace(t *testing.T) {
 	if status, _, errs := b.muster("alias", "--force", "torchrun"); status != 0 {
 		t.Fatalf("--force: status %d, stderr %q", status, errs)
 	}
-	if _, out, _ := b.run(at + keptSuffix); out != "the real one\n" {
+	if _, out, _ := b.run(at + onpath.KeptSuffix); out != "the real one\n" {
 		t.Errorf("what was kept says %q", out)
 	}
 	if status, _, errs := b.muster("alias", "--remove", "torchrun"); status != 0 {
@@ -188,7 +190,7 @@ func TestVersionTellsOfAnOlderMusterInFront(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &about); err != nil || errs != "" {
 		t.Fatalf("%v, stderr %q", err, errs)
 	}
-	if len(about.Others) != 1 || about.Others[0] != (otherMuster{Path: older, InFront: true}) || about.Version == "" || about.Arch == "" {
+	if len(about.Others) != 1 || about.Others[0] != (onpath.Muster{Path: older, InFront: true}) || about.Version == "" || about.Arch == "" {
 		t.Errorf("JSON says %s", out)
 	}
 	if status, _, _ := b.muster("version", "extra"); status != 2 {

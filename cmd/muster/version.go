@@ -1,24 +1,15 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
-	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
-	"slices"
-	"strconv"
-	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"muster/internal/accel/probe"
-	"muster/internal/lazyregexp"
-	"muster/internal/printable"
-	"muster/internal/proc"
+	"muster/internal/onpath"
 )
 
 // aboutVersion is what muster version --json prints. Programs read it: fields are added, never renamed.
@@ -32,15 +23,7 @@ type aboutVersion struct {
 	NVMLProbe bool   `json:"nvml_probe"`
 	GoNVML    string `json:"go_nvml,omitempty"`
 	// Others are the other files on PATH that are called muster.
-	Others []otherMuster `json:"others"`
-}
-
-// otherMuster is a file called muster that is another one than this.
-type otherMuster struct {
-	Path    string `json:"path"`
-	Version string `json:"version,omitempty"` // empty where it does not say
-	// InFront says that PATH has it before this one, so that it is the one that runs by its bare name.
-	InFront bool `json:"in_front"`
+	Others []onpath.Muster `json:"others"`
 }
 
 // newVersionCmd is "muster version".
@@ -65,7 +48,7 @@ still stand in front.`,
 			}
 			say(a.stdout, "muster version %s%s\n%s %s/%s, %s\n", a.version, probeText, about.Go, about.OS, about.Arch, about.Path)
 			for _, other := range about.Others {
-				say(a.stderr, "muster: warning: %s\n", other.sentence(a.version))
+				say(a.stderr, "muster: warning: %s\n", other.Sentence(a.version))
 			}
 			return nil
 		},
@@ -81,136 +64,6 @@ func (a *app) aboutVersion(ctx context.Context) aboutVersion {
 		GoNVML: p.GoNVML,
 	}
 	about.Path, _ = os.Executable() // empty where /proc is not mounted
-	about.Others = a.otherMusters(ctx)
+	about.Others = onpath.Musters(ctx, a.environ)
 	return about
-}
-
-// otherMusters looks along PATH for files called muster that are not this one, and asks each for its version.
-func (a *app) otherMusters(ctx context.Context) []otherMuster {
-	self, _ := os.Stat("/proc/self/exe")
-	others, met := []otherMuster{}, false
-	var seen []os.FileInfo
-	for _, dir := range filepath.SplitList(a.getenv("PATH")) {
-		if !filepath.IsAbs(dir) {
-			continue // never what happens to lie in the working directory
-		}
-		path := filepath.Join(dir, "muster")
-		st, err := os.Stat(path)
-		if err != nil || !st.Mode().IsRegular() || st.Mode().Perm()&0o111 == 0 ||
-			slices.ContainsFunc(seen, func(o os.FileInfo) bool { return os.SameFile(st, o) }) {
-			continue
-		}
-		seen = append(seen, st)
-		if self != nil && os.SameFile(self, st) {
-			met = true
-			continue
-		}
-		others = append(others, otherMuster{Path: path, Version: a.versionOf(ctx, path), InFront: !met})
-	}
-	if !met { // it was called by its path, and none of them hides it
-		for i := range others {
-			others[i].InFront = i == 0
-		}
-	}
-	return others
-}
-
-// versionOf asks another muster for its version. It may be anything that has this name, so it is confined.
-func (a *app) versionOf(ctx context.Context, path string) string {
-	c, err := proc.Confine(ctx, proc.Confinement{
-		Path: path, Args: []string{"muster", "--version"}, Env: a.environ,
-		Deadline: 3 * time.Second, Grace: time.Second, MaxStdout: 4 << 10, MaxStderr: 4 << 10,
-	})
-	if err != nil || c.Abandoned != nil || !c.Exit.Success() {
-		return ""
-	}
-	line, _, _ := strings.Cut(string(c.Stdout), "\n")
-	version, ok := strings.CutPrefix(line, "muster version ")
-	if !ok {
-		return ""
-	}
-	return printable.Line(version, 100)
-}
-
-// sentence says what the other one is to a user of this one.
-func (o otherMuster) sentence(this string) string {
-	what := "does not say its version"
-	if o.Version != "" {
-		what = "is version " + o.Version
-		switch compareVersions(o.Version, this) {
-		case -1:
-			what += ", older than this one"
-		case 1:
-			what += ", newer than this one"
-		}
-	}
-	if o.InFront {
-		return fmt.Sprintf("%s stands in front on PATH and %s; muster runs that one: remove it, or put this one's directory first",
-			o.Path, what)
-	}
-	return fmt.Sprintf("%s is on PATH, too, and %s; muster runs this one", o.Path, what)
-}
-
-// compareVersions orders two versions: -1 where a is older. Builds that say no version are 0 to all.
-func compareVersions(a, b string) int {
-	va, oka := parseVersion(a)
-	vb, okb := parseVersion(b)
-	if !oka || !okb {
-		return 0
-	}
-	if c := slices.Compare(va.core[:], vb.core[:]); c != 0 {
-		return c
-	}
-	if c := cmp.Compare(len(vb.pre), len(va.pre)); c != 0 && (len(va.pre) == 0 || len(vb.pre) == 0) {
-		return c // a release is newer than what came before it
-	}
-	return cmp.Or(slices.CompareFunc(va.pre, vb.pre, comparePart), cmp.Compare(va.commits, vb.commits))
-}
-
-// comparePart orders a part of what stands behind the hyphen: numbers as numbers, and before words.
-func comparePart(a, b string) int {
-	na, erra := strconv.ParseUint(a, 10, 64)
-	nb, errb := strconv.ParseUint(b, 10, 64)
-	switch {
-	case erra == nil && errb == nil:
-		return cmp.Compare(na, nb)
-	case erra == nil:
-		return -1
-	case errb == nil:
-		return 1
-	}
-	return strings.Compare(a, b)
-}
-
-// numbered is a version: its three numbers, what stands behind a hyphen, and how many commits came after that tag.
-type numbered struct {
-	core    [3]uint64
-	pre     []string
-	commits uint64
-}
-
-// versionForm is what scripts/version.sh prints: a tag by semantic versioning, and behind it what git describe adds.
-var versionForm = lazyregexp.New(`^v?(\d+)\.(\d+)\.(\d+)(?:-([0-9A-Za-z.-]+?))??(?:-(\d+)-g[0-9a-f]+)?(?:-dirty)?(?:\+\S*)?$`)
-
-func parseVersion(text string) (v numbered, ok bool) {
-	m := versionForm().FindStringSubmatch(text)
-	if m == nil {
-		return numbered{}, false
-	}
-	for i := range v.core {
-		var err error
-		if v.core[i], err = strconv.ParseUint(m[i+1], 10, 64); err != nil {
-			return numbered{}, false
-		}
-	}
-	if m[4] != "" {
-		v.pre = strings.Split(m[4], ".")
-	}
-	if m[5] != "" {
-		var err error
-		if v.commits, err = strconv.ParseUint(m[5], 10, 64); err != nil {
-			return numbered{}, false
-		}
-	}
-	return v, true
 }
