@@ -1,21 +1,17 @@
 package main
 
 import (
-	"fmt"
-	"path"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"muster/cmd/convert"
 	"muster/cmd/dialect"
-	"muster/cmd/dialect/jobfile"
 	"muster/cmd/manifest"
 	"muster/internal/errhint"
 	"muster/internal/printable"
-	"muster/launch/job"
 )
 
 func newConvertCmd(a *app) *cobra.Command {
@@ -58,7 +54,7 @@ KIND is one of ` + strings.Join(manifest.Targets(), ", ") + ".",
 			if err != nil {
 				return err
 			}
-			what, err := launchedBy(req)
+			what, err := convert.Launched(req)
 			if err != nil {
 				return errhint.Code(err, errhint.Usage)
 			}
@@ -75,13 +71,8 @@ KIND is one of ` + strings.Join(manifest.Targets(), ", ") + ".",
 			if err != nil {
 				return errhint.Code(err, errhint.Usage)
 			}
-			if s.Queue != "" && s.Gang == "" && manifest.Refused(to, "gang") == "" {
-				s.Gang = manifest.DefaultGang(to)
-			}
-			if s.Gang == "kueue" && s.Queue == "" {
-				s.Gang = ""
-			}
-			if err := verifySpec(&s, cmd.Flags()); err != nil {
+			convert.Gang(&s)
+			if err := convert.Verify(&s, typed(cmd.Flags())); err != nil {
 				return err
 			}
 			for _, l := range left {
@@ -118,108 +109,4 @@ func overrule(own, typed *pflag.FlagSet, f *pflag.Flag) error {
 		}
 	}
 	return err
-}
-
-// torchrunNames are the launchers whose command lines say what a node's workers are.
-var torchrunNames = []string{"torchrun", "torch.distributed.run", "torch.distributed.launch"}
-
-// launchedBy finds what a node of a job file starts.
-func launchedBy(req dialect.Request) (manifest.Launched, error) {
-	file := req.File
-	first := req.Placed[0]
-	at := "the command of " + first.Pod.Name
-	for _, l := range file.Lines {
-		if strings.HasSuffix(l.Path, ".command") {
-			at = l.Source + ": " + l.Path
-			break
-		}
-	}
-	refuse := func(what, hint string) (manifest.Launched, error) {
-		return manifest.Launched{}, errhint.With(fmt.Errorf("%s: %s", at, what), hint)
-	}
-	for _, p := range req.Placed[1:] {
-		if !slices.Equal(p.Node.Argv, first.Node.Argv) {
-			return refuse("the nodes have different commands: "+first.Pod.Name+" and "+p.Pod.Name, "give all nodes one command by --set")
-		}
-	}
-	argv := first.Node.Argv
-	program := path.Base(argv[0])
-	switch {
-	case file.Native:
-		procs := "1"
-		for _, w := range file.Words {
-			if w.Own && w.Flag == "nproc-per-node" {
-				procs = w.Text
-			}
-		}
-		return manifest.Launched{Procs: procs, Command: argv}, nil
-	case slices.Contains(torchrunNames, program):
-		return torchrunOf(program, argv[1:], first, refuse)
-	case file.Launcher != nil && (program == "mpirun" || program == "mpiexec"):
-		return mpirunOf(argv[1:], file, refuse)
-	case dialect.Named(program) || program == "muster":
-		return refuse("muster convert does not take the command line of "+program+" apart",
-			"give muster run as the command by --set: '...command=[muster, run, -n, \"8\", --, python, train.py]'")
-	case slices.ContainsFunc(argv[1:], func(w string) bool {
-		return slices.ContainsFunc(strings.FieldsFunc(w, func(r rune) bool { return strings.ContainsRune(" \t\n;&|'\"", r) }),
-			func(w string) bool { return dialect.Named(path.Base(w)) && w != "run" })
-	}) && !strings.HasPrefix(program, "python"):
-		return refuse("the command is a script in which a launcher stands, and muster convert reads no scripts",
-			"give the launcher's words as the command by --set")
-	}
-	return manifest.Launched{Procs: "1", Command: argv}, nil
-}
-
-// torchrunOf reads the command line of torchrun, with the variables of its node.
-func torchrunOf(program string, args []string, node dialect.PlacedNode, refuse func(what, hint string) (manifest.Launched, error)) (manifest.Launched, error) {
-	var environ []string
-	for _, v := range node.Node.Env {
-		environ = append(environ, v.Name+"="+v.Value)
-	}
-	req, err := dialect.Read(program, dialect.Invocation{Argv0: program, Args: args, Environ: environ})
-	if err != nil {
-		return refuse(fmt.Sprintf("its %s would be refused: %v", program, err), "")
-	}
-	what := manifest.Launched{Procs: req.Job.Procs, MaxRestarts: req.Job.Restart.MaxRestarts}
-	if _, err := strconv.Atoi(what.Procs); err != nil && node.Pod.Accelerators > 0 && what.Procs != "cpu" {
-		what.Procs = strconv.Itoa(node.Pod.Accelerators)
-	}
-	c := req.Job.Command
-	switch c.Kind {
-	case job.Module:
-		what.Command = []string{"python", "-u", "-m", c.Name}
-	case job.Script:
-		what.Command = []string{"python", "-u", c.Name}
-	default:
-		what.Command = []string{c.Name}
-	}
-	what.Command = append(what.Command, c.Args...)
-	return what, nil
-}
-
-// mpirunOf reads a short command line of mpirun: how many processes, and variables.
-func mpirunOf(args []string, file *jobfile.File, refuse func(what, hint string) (manifest.Launched, error)) (manifest.Launched, error) {
-	n := len(file.Pods)
-	for len(args) > 1 && strings.HasPrefix(args[0], "-") {
-		switch strings.TrimPrefix(args[0], "-") {
-		case "-allow-run-as-root", "allow-run-as-root":
-			args = args[1:]
-			continue
-		case "np", "n", "-np", "-n":
-			if count, err := strconv.Atoi(args[1]); err == nil {
-				n = count
-			}
-		case "x":
-		default:
-			return refuse("muster convert knows -np and -x of mpirun, and not "+args[0], "leave it out by --set")
-		}
-		args = args[2:]
-	}
-	if len(args) == 0 {
-		return refuse("its mpirun starts nothing", "")
-	}
-	if n%len(file.Pods) != 0 {
-		return refuse(fmt.Sprintf("%d processes on %d nodes: muster run has the same number on each", n, len(file.Pods)), "change it by --set")
-	}
-	return manifest.Launched{Procs: strconv.Itoa(n / len(file.Pods)), Command: args}, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"muster/cmd/dryrun"
 	"muster/cmd/manifest"
 )
 
@@ -98,7 +99,7 @@ func TestConvertForeign(t *testing.T) {
 		if err := os.WriteFile(path, []byte(got.stdout), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		var e explained
+		var e dryrun.Explained
 		if out := muster(t, nil, "explain", "-o", "json", path); json.Unmarshal([]byte(out.stdout), &e) != nil || len(e.Nodes) != 2 ||
 			e.Nodes[0].Accelerators != 4 || strings.Join(e.Nodes[0].Command, " ") != "python -u train.py --lr 0.1" || e.Name != "bert" {
 			t.Errorf("%s: %s%s", kind, out.stdout, out.stderr)

@@ -1,22 +1,16 @@
 package main
 
 import (
-	"cmp"
-	"errors"
 	"fmt"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
-	"github.com/hashicorp/go-multierror"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"muster/cmd/dialect"
+	"muster/cmd/convert"
 	"muster/cmd/manifest"
 	"muster/internal/errhint"
-	"muster/internal/typos"
 )
 
 func newManifestCmd(a *app) *cobra.Command {
@@ -42,7 +36,7 @@ func newManifestCmd(a *app) *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s.Kind, s.Command = args[0], args[1:]
-			if err := settleSpec(&s, cmd.Flags()); err != nil {
+			if err := convert.Settle(&s, typed(cmd.Flags())); err != nil {
 				return err
 			}
 			_, err := a.stdout.Write(manifest.Write(s))
@@ -73,6 +67,16 @@ KIND is one of
 	}
 	b.WriteString("\nA flag that a kind has no use for is refused.")
 	return b.String()
+}
+
+// typed are the names of the flags that were typed, in the order of the help.
+func typed(flags *pflag.FlagSet) (names []string) {
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Changed {
+			names = append(names, f.Name)
+		}
+	})
+	return names
 }
 
 // manifestFlags are the flags that make a Spec.
@@ -107,59 +111,4 @@ func manifestFlags(flags *pflag.FlagSet, s *manifest.Spec) {
 	flags.StringVar(&s.Partition, "partition", "", "slurm: partition")
 	flags.StringVar(&s.Account, "account", "", "slurm: account")
 	flags.StringArrayVar(&s.Flags, "flag", nil, "a further flag of muster run, as in --flag=--join-timeout=20m; may be given again")
-}
-
-// settleSpec fills in what follows from other flags, and refuses what is wrong.
-func settleSpec(s *manifest.Spec, flags *pflag.FlagSet) error {
-	if !slices.Contains(manifest.Kinds(), s.Kind) {
-		err := errhint.Usagef("unknown kind %q: choose one of %s", s.Kind, strings.Join(manifest.Kinds(), ", "))
-		if near := typos.Nearest(s.Kind, manifest.Kinds()); near != "" {
-			return errhint.With(err, "did you mean "+near+"?")
-		}
-		return err
-	}
-	if n, err := strconv.Atoi(s.Procs); err == nil && !flags.Changed("accelerators") {
-		s.Accelerators = n
-	} else if err != nil && s.Procs != "cpu" && !flags.Changed("accelerators") {
-		return errhint.Usagef("-n %s needs --accelerators: a file says how many accelerators a node has", s.Procs)
-	}
-	if s.Queue != "" && s.Kind != "slurm" {
-		s.Gang = cmp.Or(s.Gang, manifest.DefaultGang(s.Kind))
-	}
-	return verifySpec(s, flags)
-}
-
-// verifySpec refuses what a kind has no use for, and a job that would not start.
-func verifySpec(s *manifest.Spec, flags *pflag.FlagSet) error {
-	var wrong error
-	flags.VisitAll(func(f *pflag.Flag) {
-		if why := manifest.Refused(s.Kind, f.Name); why == "" {
-			return
-		} else if f.Changed {
-			wrong = multierror.Append(wrong, fmt.Errorf("cannot use --%s for %s: %s", f.Name, s.Kind, why))
-		}
-	})
-	if wrong != nil {
-		return errhint.Code(single(wrong), errhint.Usage)
-	}
-	if err := s.Check(); err != nil {
-		return errhint.Code(err, errhint.Usage)
-	}
-	// What is written is read as the nodes will read it.
-	environ, host := manifest.Environ(*s)
-	_, err := dialect.Read("run", dialect.Invocation{
-		Argv0: "muster", Args: s.Args(), Environ: environ, Machine: dialect.Machine{Hostname: host}, Dir: "/",
-	})
-	if err != nil {
-		return errhint.Code(fmt.Errorf("cannot write the job: its muster run would be refused: %w", err), errhint.Usage)
-	}
-	return nil
-}
-
-// single is the only error of several, where there is one.
-func single(err error) error {
-	if list, ok := errors.AsType[*multierror.Error](err); ok && len(list.Errors) == 1 {
-		return list.Errors[0]
-	}
-	return err
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"muster/cmd/dryrun"
 	"muster/cmd/manifest"
 )
 
@@ -46,7 +47,7 @@ func TestManifestExplained(t *testing.T) {
 		}
 		file := written(t, append(manifestArgs(kind, "--queue", "q", "--ckpt-dir", "/data/ckpt"), "--", "python", "train.py", "--lr", "0.1"))
 		got := muster(t, nil, "explain", "-o", "json", file)
-		var e explained
+		var e dryrun.Explained
 		if err := json.Unmarshal([]byte(got.stdout), &e); err != nil || got.status != 0 {
 			t.Errorf("%s: status %d, %v\n%s", kind, got.status, err, got.stderr)
 			continue

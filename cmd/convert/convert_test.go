@@ -1,0 +1,135 @@
+package convert
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"muster/cmd/dialect"
+	"muster/cmd/manifest"
+	"muster/internal/errhint"
+)
+
+const torchJob = `kind: PyTorchJob
+apiVersion: kubeflow.org/v1
+metadata: {name: bert}
+spec:
+  pytorchReplicaSpecs:
+    Master: &pod
+      replicas: 1
+      template:
+        spec:
+          containers:
+            - {name: pytorch, image: a, command: COMMAND, resources: {limits: {nvidia.com/gpu: 4}}}
+    Worker: *pod
+`
+
+const mpiJob = `kind: MPIJob
+apiVersion: kubeflow.org/v2beta1
+metadata: {name: pi}
+spec:
+  mpiReplicaSpecs:
+    Launcher:
+      replicas: 1
+      template: {spec: {containers: [{name: l, image: a, command: COMMAND}]}}
+    Worker:
+      replicas: 2
+      template: {spec: {containers: [{name: w, image: a}]}}
+`
+
+// read reads a job file in which a command stands, as muster convert does.
+func read(t *testing.T, file, command string, more ...string) dialect.Request {
+	t.Helper()
+	req, err := dialect.Read("run", dialect.Invocation{
+		Argv0: "muster", Args: append([]string{"--job-file", "job.yaml"}, more...), Explain: true,
+		ReadFile: func(string) ([]byte, error) { return []byte(strings.ReplaceAll(file, "COMMAND", command)), nil },
+	})
+	if err != nil {
+		t.Fatalf("%s: %v", command, err)
+	}
+	return req
+}
+
+// TestLaunched: what a node starts is found in the command line of the launcher that its pods call.
+func TestLaunched(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ file, command, procs, want string }{
+		{torchJob, `[python, train.py]`, "1", "python train.py"},
+		{torchJob, `[torchrun, --nproc-per-node=2, train.py, --lr, "1"]`, "2", "python -u train.py --lr 1"},
+		{torchJob, `[torchrun, --nproc-per-node=auto, -m, pkg.train]`, "4", "python -u -m pkg.train"},
+		{torchJob, `[torchrun, --no-python, ./train]`, "4", "./train"},
+		{mpiJob, `[mpirun, --allow-run-as-root, -np, "4", -x, A=1, ./pi]`, "2", "./pi"},
+		{mpiJob, `[mpirun, ./pi, "8"]`, "1", "./pi 8"},
+	} {
+		got, err := Launched(read(t, c.file, c.command))
+		if err != nil || got.Procs != c.procs || strings.Join(got.Command, " ") != c.want {
+			t.Errorf("%s: %+v %v, want %s of %s", c.command, got, err, c.procs, c.want)
+		}
+	}
+}
+
+// TestLaunchedRefuses: a command that is not taken apart is refused with its line, and with what to do.
+func TestLaunchedRefuses(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ file, command, want string }{
+		{torchJob, `[bash, -c, "exec torchrun train.py"]`, "reads no scripts"},
+		{torchJob, `[accelerate, launch, train.py]`, "command line of accelerate"},
+		{torchJob, `[torchrun, --nnodez=2, train.py]`, "torchrun would be refused"},
+		{mpiJob, `[mpirun, -np, "3", ./pi]`, "3 processes on 2 nodes"},
+		{mpiJob, `[mpirun, --bind-to, core, ./pi]`, "not --bind-to"},
+		{mpiJob, `[mpirun, -np, "2"]`, "starts nothing"},
+	} {
+		got, err := Launched(read(t, c.file, c.command))
+		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "job.yaml:") {
+			t.Errorf("%s: %+v %v, want job.yaml: and %q", c.command, got, err, c.want)
+		}
+	}
+	req := read(t, torchJob, "[python, a.py]", "--set", "spec.pytorchReplicaSpecs.Worker.template.spec.containers[0].command=[python, b.py]")
+	if _, err := Launched(req); err == nil || !strings.Contains(err.Error(), "different commands: bert-master-0 and bert-worker-0") {
+		t.Error(err)
+	}
+}
+
+// TestSettle: what follows from flags is filled in, and what the nodes would refuse is refused here.
+func TestSettle(t *testing.T) {
+	t.Parallel()
+	spec := func(kind string) manifest.Spec {
+		return manifest.Spec{
+			Kind: kind, Nodes: 2, Procs: "8", Image: "a", Name: "train", Accelerator: "nvidia.com/gpu", SharedMemory: "1Gi", Command: []string{"true"},
+		}
+	}
+	s := spec("k8s-job")
+	s.Queue = "research"
+	if err := Settle(&s, []string{"queue"}); err != nil || s.Accelerators != 8 || s.Gang != "kueue" {
+		t.Errorf("%+v %v", s, err)
+	}
+	for want, change := range map[string]func(s *manifest.Spec) []string{
+		"did you mean k8s-job?":              func(s *manifest.Spec) []string { s.Kind = "k8sjob"; return nil },
+		"-n gpu needs --accelerators":        func(s *manifest.Spec) []string { s.Procs = "gpu"; return nil },
+		"cannot use --partition for k8s-job": func(*manifest.Spec) []string { return []string{"image", "partition"} },
+		"unknown flag --hang-timout":         func(s *manifest.Spec) []string { s.Flags = []string{"--hang-timout=1m"}; return nil },
+	} {
+		s := spec("k8s-job")
+		err := Settle(&s, change(&s))
+		if errhint.CodeOf(err) != errhint.Usage || !strings.Contains(err.Error()+errhint.Of(err), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	s = spec("slurm")
+	if err := Settle(&s, []string{"claim", "gang"}); err == nil || strings.Count(err.Error(), "cannot use") != 2 {
+		t.Errorf("not both are told: %v", err)
+	}
+}
+
+// TestGang: who starts the pods together is settled by the kind, and nobody does so without a queue of Kueue.
+func TestGang(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ kind, queue, gang, want string }{
+		{"jobset", "q", "", "kueue"}, {"jobset", "", "kueue", ""}, {"slurm", "q", "", ""},
+	} {
+		s := manifest.Spec{Kind: c.kind, Queue: c.queue, Gang: c.gang}
+		if Gang(&s); s.Gang != c.want || !slices.Contains(manifest.Targets(), c.kind) {
+			t.Errorf("%+v: %q, want %q", c, s.Gang, c.want)
+		}
+	}
+}
