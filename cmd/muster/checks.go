@@ -6,16 +6,14 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"muster/cmd/nodecheck"
 	"muster/internal/accel"
-	"muster/internal/accel/rehearsal"
 	"muster/internal/hardware"
 	"muster/internal/logtext"
 	"muster/launch"
 	"muster/launch/checks"
 	"muster/launch/job"
 	"muster/launch/plan"
-	"muster/netcheck/devicecheck"
-	"muster/netcheck/netprobe"
 	"muster/rendezvous/place"
 )
 
@@ -30,7 +28,7 @@ func (a *app) Checker(ctx context.Context, plan *plan.Plan, at place.Reach, log 
 		here = hardware.Hardware{}
 	}
 	return checks.New(checks.Config{
-		Plan: plan, At: at, Hostname: hostname(), Files: accel.Real(), Inventory: here.Inventory, Rehearsal: rehearsed(here.Fake),
+		Plan: plan, At: at, Hostname: hostname(), Files: accel.Real(), Inventory: here.Inventory, Rehearsal: nodecheck.Rehearsed(here.Fake),
 		Examine:  func(round int) (args, environ []string) { return a.checkCommand(plan, round) },
 		Tables:   &a.log,
 		AsJSON:   a.logsJSON(),
@@ -51,42 +49,4 @@ func (a *app) checkCommand(plan *plan.Plan, round int) (args, environ []string) 
 		}
 	}
 	return args, environ
-}
-
-// rehearsed is what a spec puts in the place of devices and networks, nil for no spec.
-func rehearsed(fake *rehearsal.Fake) *checks.Rehearsal {
-	if fake == nil {
-		return nil
-	}
-	return &checks.Rehearsal{Spec: fake.Path(), HasNetwork: fake.HasNetwork(), At: func(round int) checks.Made {
-		now := fake.At(round)
-		return checks.Made{Files: now.Root(accel.Real()), Medium: mediumOf(now), Links: linksOf(now), NoTorch: now.NoTorch()}
-	}}
-}
-
-// linksOf says what a fake's spec says of its links as the check program takes it.
-func linksOf(fake *rehearsal.Fake) *devicecheck.FakeLinks {
-	f := &devicecheck.FakeLinks{Count: fake.Count()}
-	for _, l := range fake.Links() {
-		link := devicecheck.FakeLink{
-			OneWay: l.OneWay, MBps: float64(l.MBps), HostMBps: float64(l.HostMBps), Error: l.Error, Corrupt: l.Corrupt, Hang: l.Hang,
-		}
-		if !l.All {
-			link.Ends = &devicecheck.Pair{l.A, l.B}
-		}
-		f.Links = append(f.Links, link)
-	}
-	return f
-}
-
-// mediumOf says what a fake's spec says of networks as the probes take it.
-func mediumOf(fake *rehearsal.Fake) *netprobe.Medium {
-	n := fake.Net()
-	return &netprobe.Medium{Iface: n.Iface, MTU: n.MTU, Speed: n.Speed, Clock: n.Clock, Path: func(peer string) netprobe.Path {
-		p := fake.PathTo(peer)
-		return netprobe.Path{
-			Unreachable: p.Unreachable, RTT: p.RTT, Rate: float64(p.RateMbps) * 1e6 / 8, Loss: p.Loss, MTU: p.MTU, Quiet: p.Quiet,
-			Seed: p.Seed,
-		}
-	}}
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"muster/cmd/nodecheck"
 	"muster/internal/accel"
 	"muster/internal/accel/rehearsal"
 	"muster/internal/check"
@@ -106,10 +107,10 @@ func TestProbeDegrades(t *testing.T) {
 				t.Errorf("%d times %q:\n%s", n, c.why, out)
 			}
 			a, text = asking(t, c.script)
-			err := a.check(t.Context(), checkFlags{
-				acceleratorFlags: f, onSkip: "ignore", workers: "1", asJSON: true,
-				waive: []string{"gpu-driver-hung", "shm-writable", "nvml-not-injected", "ecc-uncorrectable", "gpu-lost"},
-			})
+			err := a.check(t.Context(), checkFlags{at: f, asJSON: true, what: nodecheck.Config{
+				OnSkip: "ignore", Workers: "1",
+				Waive: []string{"gpu-driver-hung", "shm-writable", "nvml-not-injected", "ecc-uncorrectable", "gpu-lost"},
+			}})
 			if err != nil {
 				t.Errorf("check: %v\n%s", err, text())
 			}
@@ -146,15 +147,14 @@ func TestProbeFacts(t *testing.T) {
 		t.Errorf("%s", text())
 	}
 	a, text = asking(t, hello+gpu0+gpu1)
-	err := a.check(t.Context(), checkFlags{acceleratorFlags: f, onSkip: "ignore", workers: "1"})
+	err := a.check(t.Context(), checkFlags{at: f, what: nodecheck.Config{OnSkip: "ignore", Workers: "1"}})
 	if status, ok := errors.AsType[errhint.StatusError](err); !ok || status != 80 || !strings.Contains(text(), "ecc-uncorrectable  gpu 0") {
 		t.Errorf("%v\n%s", err, text())
 	}
 	a, text = asking(t, hello+gpu0+gpu1)
-	err = a.check(t.Context(), checkFlags{
-		acceleratorFlags: f, onSkip: "ignore", workers: "1", asJSON: true, limits: []string{"ecc-uncorrectable=3"},
-		waive: []string{"gpu-lost", "shm-writable"},
-	})
+	err = a.check(t.Context(), checkFlags{at: f, asJSON: true, what: nodecheck.Config{
+		OnSkip: "ignore", Workers: "1", Limits: []string{"ecc-uncorrectable=3"}, Waive: []string{"gpu-lost", "shm-writable"},
+	}})
 	var r check.Report
 	if err != nil || json.Unmarshal([]byte(text()), &r) != nil || r.Status == check.Fail {
 		t.Errorf("%v\n%s", err, text())
@@ -228,7 +228,7 @@ func TestRealProbe(t *testing.T) {
 				timeout = 3 * time.Second
 			}
 			err := a.check(t.Context(), checkFlags{
-				acceleratorFlags: acceleratorFlags{exec: "auto", timeout: timeout, root: root}, onSkip: "ignore", workers: "2",
+				at: acceleratorFlags{exec: "auto", timeout: timeout, root: root}, what: nodecheck.Config{OnSkip: "ignore", Workers: "2"},
 				asJSON: true,
 			})
 			if _, judged := errors.AsType[errhint.StatusError](err); err != nil && !judged {

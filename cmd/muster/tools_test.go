@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"muster/cmd/nodecheck"
 	"muster/internal/accel"
 	"muster/internal/accel/rehearsal"
 	"muster/internal/check"
@@ -36,7 +37,9 @@ func fakeSpec(t *testing.T, vendor, faults string) (string, *rehearsal.Fake) {
 
 // toolFlags are those of a check that fails for nothing of this machine.
 func toolFlags(f acceleratorFlags) checkFlags {
-	return checkFlags{acceleratorFlags: f, onSkip: "ignore", workers: "1", asJSON: true, waive: []string{"shm-writable", "disk-space"}}
+	return checkFlags{at: f, asJSON: true, what: nodecheck.Config{
+		OnSkip: "ignore", Workers: "1", Waive: []string{"shm-writable", "disk-space"},
+	}}
 }
 
 // checked runs muster check with scripts on PATH in the place of tools, and returns what it says of some checks.
