@@ -25,10 +25,9 @@ func (a *app) agent(ctx context.Context) error {
 		Stdin: a.stdin, Stdout: a.stdout, Environ: a.environ, Version: a.version, Hostname: hostname(),
 		Guardian: []string{"/proc/self/exe", guardianArg}, Exit: os.Exit,
 		Here: func(s hosts.Surroundings) node.Here {
-			return &app{
-				argv: a.argv, environ: s.Environ, stdin: s.Stdin, stdout: s.Stdout, stderr: s.Stderr, version: a.version,
-				nodeName: s.Name, token: s.Token, logFormat: s.LogFormat, logsGo: s.LogsGo,
-			}
+			node := newApp(s.Environ, s.Stdin, s.Stdout, s.Stderr, s.Name)
+			node.argv, node.version, node.token, node.logsGo, node.console.Format = a.argv, a.version, s.Token, s.LogsGo, s.LogFormat
+			return node
 		},
 	})
 }

@@ -30,9 +30,9 @@ func (a *app) Checker(ctx context.Context, plan *plan.Plan, at place.Reach, log 
 	return checks.New(checks.Config{
 		Plan: plan, At: at, Hostname: hostname(), Files: accel.Real(), Inventory: here.Inventory, Rehearsal: nodecheck.Rehearsed(here.Fake),
 		Examine:  func(round int) (args, environ []string) { return a.checkCommand(plan, round) },
-		Tables:   &a.log,
-		AsJSON:   a.logsJSON(),
-		Progress: func(step string) *logtext.Progress { return a.progress(log, step) },
+		Tables:   a.console.Tables(),
+		AsJSON:   a.console.LogsJSON(),
+		Progress: func(step string) *logtext.Progress { return a.console.Progress(log, step) },
 		Log:      log,
 	})
 }

@@ -94,7 +94,7 @@ DIR only what belongs there is saved, with --run-id only what is that job's.`,
 						"choose one by --run-id or DIR; muster ckpt ls shows them")
 				}
 			}
-			log := a.logger(zerolog.InfoLevel)
+			log := a.console.Logger(zerolog.InfoLevel)
 			return eachAgent(agents, func(m *checkpointd.MemoryStep) error {
 				if !m.Complete() && !m.Several { // of several nodes that tells what is where
 					return errhint.With(errors.New("no step in its memory is whole"), "muster ckpt drop gives up what there is")

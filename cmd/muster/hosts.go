@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"strconv"
@@ -67,7 +66,7 @@ func (a *app) machineOf(log zerolog.Logger) dryrun.MachineOf {
 func (a *app) launcherConfig(req dialect.Request, log zerolog.Logger) hosts.LauncherConfig {
 	c := hosts.LauncherConfig{
 		Job: req.Job, LogLevel: req.LogLevel, LogFormat: req.LogFormat, Environ: a.environ, Version: a.version, Hostname: hostname(),
-		Stdout: a.stdout, Stderr: a.stderr, Console: a, TerminationLog: a.terminationLog(),
+		Stdout: a.stdout, Stderr: a.stderr, Console: a.console, TerminationLog: a.terminationLog(),
 		Guardian: []string{"/proc/self/exe", guardianArg}, Log: log,
 	}
 	if h := req.Horovod; h != nil {
@@ -115,12 +114,6 @@ func (a *app) simulated() bool { return a.getenv(hosts.SimulatedVariable) != "" 
 func (a *app) simulate(ctx context.Context, req dialect.Request, log zerolog.Logger) error {
 	return hosts.Simulate(ctx, hosts.SimulationConfig{
 		Job: req.Job, Nodes: req.SimulateNodes, Argv: a.argv, Environ: a.environ, NodeVariable: fakeNodeName,
-		Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr, Console: a, Guardian: []string{"/proc/self/exe", guardianArg}, Log: log,
+		Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr, Console: a.console, Guardian: []string{"/proc/self/exe", guardianArg}, Log: log,
 	})
 }
-
-// HostsLog implements hosts.Console.
-func (a *app) HostsLog() io.Writer { return a.logOutput() }
-
-// Show implements hosts.Console.
-func (a *app) Show(status string) bool { return a.log.show(status) }

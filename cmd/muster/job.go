@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,8 +33,8 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 	if err != nil {
 		return errhint.Usagef("--log-level %q: %w", req.LogLevel, err)
 	}
-	a.logFormat = req.LogFormat
-	log := a.logger(level)
+	a.console.Format = req.LogFormat
+	log := a.console.Logger(level)
 	if !a.simulated() { // else whoever simulates has read the same command line
 		for _, w := range req.Job.Warnings {
 			log.Warn().Msg(w)
@@ -52,7 +51,7 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 	if req.SimulateNodes > 0 && !req.DryRun && !a.simulated() {
 		return a.simulate(ctx, req, log)
 	}
-	req.Job.Logs.Color = req.Job.Logs.PrefixAll && a.colors()
+	req.Job.Logs.Color = req.Job.Logs.PrefixAll && a.console.Colors()
 	if a.simulated() {
 		hosts.MarkWorkers(&req.Job.Logs)
 	}
@@ -99,7 +98,7 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 		return a.refused(req, a.host(&req.Job), err)
 	}
 	result, err := node.Run(ctx, agent, a)
-	a.printReport(result.Report)
+	a.console.Report(result.Report)
 	return err
 }
 
@@ -121,7 +120,9 @@ func (a *app) refused(req dialect.Request, host string, err error) error {
 }
 
 // compat is node.Compat.
-func (a *app) compat(job job.Job, err error) error { return node.Compat(&job, err, a.PrintError) }
+func (a *app) compat(job job.Job, err error) error {
+	return node.Compat(&job, err, a.console.PrintError)
+}
 
 // host is what this node is called in a job.
 func (a *app) host(job *job.Job) string {
@@ -192,28 +193,22 @@ func formatLists(lists [][]int) []string {
 	return texts
 }
 
+// PrintError implements node.Here.
+func (a *app) PrintError(err error) { a.console.PrintError(err) }
+
 // Launched implements node.Here.
 func (a *app) Launched() bool { return a.nodeName != "" || a.simulated() }
 
 // Agent implements node.Here.
 func (a *app) Agent(plan *plan.Plan, at place.Reach, in *launch.Interrupts, log zerolog.Logger) *launch.Agent {
 	return &launch.Agent{
-		LogTo: a.logTo, LogJSON: a.logsJSON(), Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
+		LogTo: a.console.LogTo, LogJSON: a.console.LogsJSON(), Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
 		StopTold: a.nodeName != "", Guardian: []string{"/proc/self/exe", guardianArg},
 		OpenCheckpoints: checkpointService(plan, at, a.memoryDir(), log),
-		Salvager:        []string{"/proc/self/exe", salvageArg, cmp.Or(a.logFormat, logtext.Auto)},
+		Salvager:        []string{"/proc/self/exe", salvageArg, cmp.Or(a.console.Format, logtext.Auto)},
 		Notices:         a.notices(plan.Job.Checkpoint, in),
 		ErrorFile:       a.getenv("TORCHELASTIC_ERROR_FILE"), TerminationLog: a.terminationLog(), LogsGo: a.logsGo,
 	}
-}
-
-// logTo sends our own log to out, or back to standard error for nil.
-func (a *app) logTo(out io.Writer) {
-	if out == nil {
-		out = a.stderr
-	}
-	a.log.to(out)
-	a.EndWaiting()
 }
 
 // terminationLog is the file from which Kubernetes reads why a container ended, empty outside of it.

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,13 +14,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rs/zerolog"
-
+	"muster/cmd/console"
 	"muster/internal/testutil"
 )
 
 // asText makes muster log text, as it does for people.
-const asText = logFormatVariable + "=auto"
+const asText = console.FormatVariable + "=auto"
 
 // ownLine is a line of our log as text.
 var ownLine = regexp.MustCompile(`(?m)^\d\d:\d\d:\d\d (debug|info |warn |error) .*$`)
@@ -266,8 +264,8 @@ func TestLogFormatRefused(t *testing.T) {
 		want string
 	}{
 		{asText, []string{"run", "--log-format", "xml", "--", "true"}, "--log-format xml: choose one of auto, text, json"},
-		{logFormatVariable + "=xml", []string{"run", "--", "true"}, "MUSTER_LOG_FORMAT=xml: choose one of auto, text, json"},
-		{logFormatVariable + "=xml", []string{"store", "--bind", "127.0.0.1:0"}, "MUSTER_LOG_FORMAT=xml: choose one of auto, text, json"},
+		{console.FormatVariable + "=xml", []string{"run", "--", "true"}, "MUSTER_LOG_FORMAT=xml: choose one of auto, text, json"},
+		{console.FormatVariable + "=xml", []string{"store", "--bind", "127.0.0.1:0"}, "MUSTER_LOG_FORMAT=xml: choose one of auto, text, json"},
 	} {
 		if got := muster(t, []string{c.env}, c.args...); got.status != 2 || !strings.Contains(got.stderr, c.want) {
 			t.Errorf("%s %v: status %d\n%s", c.env, c.args, got.status, got.stderr)
@@ -420,7 +418,7 @@ func TestBreakpointOnATerminal(t *testing.T) {
 		stdin, want string
 		status      int
 	}{{"", "it is 42", 0}, {"--stdin=null", "BdbQuit", 1}} {
-		program, screen := openTerminal(t)
+		program, screen := testutil.OpenTerminal(t)
 		args := append([]string{"run", "-n", "1"}, strings.Fields(c.stdin)...)
 		cmd := exec.Command("muster", append(args, "--", "python3", "-c", "x = 42; breakpoint(); print('end')")...)
 		cmd.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+t.TempDir(), "TERM=linux")
@@ -462,88 +460,12 @@ func TestBreakpointOnATerminal(t *testing.T) {
 	}
 }
 
-// readScreen collects what programs show on a terminal, until they and the test have closed their end of it.
-func readScreen(screen *os.File) (shown *testutil.Buffer, ended <-chan struct{}) {
-	shown = &testutil.Buffer{}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		buf := make([]byte, 4096)
-		for {
-			n, err := screen.Read(buf)
-			if err != nil {
-				return
-			}
-			_, _ = shown.Write(buf[:n])
-		}
-	}()
-	return shown, done
-}
-
-// screenLines are the lines that stay on a terminal, and what stood in lines that changed.
-func screenLines(shown string) (lines, states []string) {
-	for line := range strings.SplitSeq(shown, "\r\n") {
-		parts := strings.Split(line, "\r\x1b[K")
-		for i, part := range parts {
-			if i < len(parts)-1 {
-				if part != "" {
-					states = append(states, part)
-				}
-			} else if part != "" {
-				lines = append(lines, part)
-			}
-		}
-	}
-	return lines, states
-}
-
-// TestWaitingOnATerminal: what is waited for stands in one line that changes, with how long it has been; no line of it
-// stays, and no other line is torn.
-func TestWaitingOnATerminal(t *testing.T) {
-	t.Parallel()
-	program, screen := openTerminal(t)
-	shown, read := readScreen(screen)
-	a := &app{stderr: program, environ: []string{"NO_COLOR=1", "TERM=linux"}}
-	log := a.logger(zerolog.InfoLevel)
-	wait := func(seconds int) {
-		log.Warn().Str("nodes", "1 of 2 are there").Dur("dur_ms", time.Duration(seconds)*time.Second).Msg("waiting for nodes")
-	}
-	wait(5)
-	wait(10)
-	log.Warn().Msg("hello")
-	wait(15)
-	a.logTo(nil) // workers begin
-	if _, err := program.WriteString("step 1\n"); err != nil {
-		t.Fatal(err)
-	}
-	log.Info().Dur("dur_ms", time.Second).Msg("waiting for nodes") // beside workers, whose output would come behind it
-	wait(5)
-	a.Flush()
-	a.PrintError(errors.New("the end"))
-	_ = program.Close()
-	<-read
-	lines, states := screenLines(shown.String())
-	for i, line := range lines {
-		lines[i] = strings.TrimSpace(regexp.MustCompile(`^\d\d:\d\d:\d\d `).ReplaceAllString(line, ""))
-	}
-	if want := []string{"warn  hello", "step 1", "info  waiting for nodes: for 1 s", "muster: error: the end"}; !slices.Equal(lines, want) {
-		t.Errorf("lines that stay: %q, want %q", lines, want)
-	}
-	var want []string
-	for _, s := range []string{"5 s", "10 s", "15 s", "5 s"} {
-		want = append(want, ("waiting for nodes, " + s + ": 1 of 2 are there")[:39])
-	}
-	if !slices.Equal(states, want) {
-		t.Errorf("states %q, want %q", states, want)
-	}
-}
-
 // TestNodeWaitsOnATerminal: a node that waits for another one says so in a line that changes, and the job's output
 // begins where it stood.
 func TestNodeWaitsOnATerminal(t *testing.T) {
 	t.Parallel()
-	program, screen := openTerminal(t)
-	shown, read := readScreen(screen)
+	program, screen := testutil.OpenTerminal(t)
+	shown, read := testutil.ReadScreen(screen)
 	args := []string{
 		"torchrun", "--nnodes=2", "--rdzv-id=x", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:" + freePort(t),
 		"--no-python", "echo", "hi",
@@ -561,7 +483,7 @@ func TestNodeWaitsOnATerminal(t *testing.T) {
 	err := cmd.Wait()
 	_ = program.Close()
 	<-read
-	lines, states := screenLines(shown.String())
+	lines, states := testutil.ScreenLines(shown.String())
 	if err != nil || other.status != 0 || len(states) == 0 || !slices.Contains(lines, "hi") ||
 		strings.Contains(strings.Join(lines, "\n"), "waiting") {
 		t.Errorf("%v, %d: lines %q, states %q\n%s", err, other.status, lines, states, other.stderr)

@@ -24,12 +24,10 @@ func run() int {
 	if len(os.Args) > 1 && os.Args[1] == guardianArg {
 		return proc.RunGuardian() // before anything that costs time or memory
 	}
-	a := &app{
-		argv: os.Args, environ: os.Environ(), stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
-		version: buildVersion(version),
-	}
+	a := newApp(os.Environ(), os.Stdin, os.Stdout, os.Stderr, "")
+	a.argv, a.version = os.Args, buildVersion(version)
 	if len(os.Args) == 5 && os.Args[1] == salvageArg {
-		a.logFormat = os.Args[2]
+		a.console.Format = os.Args[2]
 		return a.salvage(os.Args[3], os.Args[4])
 	}
 	return a.run()

@@ -19,6 +19,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"muster/cmd/console"
 	"muster/internal/testutil"
 	"muster/launch/report"
 )
@@ -51,7 +52,7 @@ func TestScripts(t *testing.T) {
 		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"status": statusCommand},
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("XDG_RUNTIME_DIR", env.WorkDir)
-			env.Setenv(logFormatVariable, "auto") // as people have it, whatever these tests run in
+			env.Setenv(console.FormatVariable, "auto") // as people have it, whatever these tests run in
 			return nil
 		},
 	})
@@ -142,7 +143,7 @@ func memoryDir(t *testing.T) string {
 
 // cleanEnviron is our environment without what would change a launcher's mind, with our log as JSON.
 func cleanEnviron() []string {
-	out := []string{logFormatVariable + "=json"} // exact, and by node: what most tests look for
+	out := []string{console.FormatVariable + "=json"} // exact, and by node: what most tests look for
 	for _, kv := range os.Environ() {
 		name, _, _ := strings.Cut(kv, "=")
 		if strings.HasPrefix(name, "MUSTER_") || strings.HasPrefix(name, "PET_") || strings.HasPrefix(name, "TORCHELASTIC_") ||
@@ -156,7 +157,7 @@ func cleanEnviron() []string {
 
 // peerEnviron is cleanEnviron for other programs than ours, whose workers show what they are given.
 func peerEnviron() []string {
-	return slices.DeleteFunc(cleanEnviron(), func(kv string) bool { return strings.HasPrefix(kv, logFormatVariable+"=") })
+	return slices.DeleteFunc(cleanEnviron(), func(kv string) bool { return strings.HasPrefix(kv, console.FormatVariable+"=") })
 }
 
 // wait returns how the run ended.

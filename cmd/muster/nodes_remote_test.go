@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"muster/cmd/console"
 	"muster/internal/testutil"
 	"muster/launch/control"
 	"muster/launch/report"
@@ -24,7 +25,7 @@ const remoteWorker = `echo "rank $RANK on $(hostname) round $MUSTER_ROUND"; echo
 func musterOn(t *testing.T, h *testutil.Host, stdin string, args ...string) outcome {
 	t.Helper()
 	c := h.Command("muster", args...)
-	c.Env = append(append(cleanEnviron(), h.Environ()...), logFormatVariable+"=text")
+	c.Env = append(append(cleanEnviron(), h.Environ()...), console.FormatVariable+"=text")
 	var out, errs bytes.Buffer
 	c.Stdin, c.Stdout, c.Stderr = strings.NewReader(stdin), &out, &errs
 	began := time.Now()

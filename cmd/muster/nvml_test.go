@@ -49,7 +49,7 @@ func asking(t *testing.T, script string, environ ...string) (*app, func() string
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { out.Close() })
-	a := &app{environ: append([]string{"PATH=/usr/bin:/bin", "MUSTER_NVPROBE=" + path}, environ...), stdout: out, stderr: out}
+	a := newApp(append([]string{"PATH=/usr/bin:/bin", "MUSTER_NVPROBE=" + path}, environ...), nil, out, out, "")
 	return a, func() string {
 		t.Helper()
 		text, err := os.ReadFile(out.Name())

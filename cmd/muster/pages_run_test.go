@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"muster/cmd/console"
 	"muster/internal/testutil"
 )
 
@@ -112,7 +113,7 @@ func newPageRun(t *testing.T, blocks []block) *pageRun {
 	r.shown = strings.NewReplacer(r.dir, "/home/you/tutorial", runtime, "/run/user/1000", " "+host+" ", " laptop ", " "+host+"\n", " laptop\n",
 		"\n"+host+":", "\nlaptop:", "node "+host+",", "node laptop,")
 	r.environ = append(cleanEnviron(), "PATH="+path, "HOME="+r.dir, "XDG_RUNTIME_DIR="+runtime, "PYTHONDONTWRITEBYTECODE=1",
-		logFormatVariable+"=text")
+		console.FormatVariable+"=text")
 	return r
 }
 

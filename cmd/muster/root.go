@@ -43,7 +43,7 @@ link, and the same job runs.`,
 			if dialect.Named(cmd.Name()) || cmd.Name() == hosts.AgentCommand {
 				return nil // it has --log-format, or is told by one that has
 			}
-			return a.checkLogFormat()
+			return a.console.CheckFormat()
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -153,7 +153,7 @@ func newDialectCmd(a *app, name string) *cobra.Command {
 				Argv0: a.argv[0], Args: args, Environ: a.environ, ReadFile: a.readFile, Machine: a.surroundings(),
 				Dir: workingDir(), Own: a.own, ReadDir: readDir,
 			})
-			a.json, a.logFormat = req.JSON, req.LogFormat
+			a.console.ErrorsJSON, a.console.Format = req.JSON, req.LogFormat
 			if err != nil {
 				return err
 			}

@@ -18,7 +18,7 @@ import (
 // any more.
 func (a *app) salvage(label, limit string) int {
 	signal.Ignore(unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGPIPE)
-	log := a.logger(zerolog.InfoLevel)
+	log := a.console.Logger(zerolog.InfoLevel)
 	within, err := time.ParseDuration(limit)
 	if err != nil {
 		log.Error().Err(err).Msg("checkpoints in memory are not saved")

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"muster/cmd/console"
 	"muster/internal/testutil"
 	"muster/launch/control"
 	"muster/launch/control/show"
@@ -25,7 +26,7 @@ import (
 func steering(t *testing.T, runtimeDir string, args ...string) outcome {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "muster", args...)
-	cmd.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+runtimeDir, "TMPDIR="+runtimeDir, logFormatVariable+"=text")
+	cmd.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+runtimeDir, "TMPDIR="+runtimeDir, console.FormatVariable+"=text")
 	var out, err bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &err
 	began := time.Now()

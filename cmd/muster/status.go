@@ -113,7 +113,7 @@ func (a *app) watchStatus(ctx context.Context, c *control.Client, output string)
 			say(a.stdout, "\n")
 		}
 		if err != nil {
-			a.PrintError(err)
+			a.console.PrintError(err)
 		} else if err := writeStatus(a.stdout, d, output, time.Now()); err != nil {
 			return err
 		}

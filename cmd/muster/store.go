@@ -86,7 +86,7 @@ func (a *app) serveStore(ctx context.Context, bind string, cfg tcpstore.ServerCo
 	}
 	ctx, in := launch.WatchSignals(ctx, []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP}, 0)
 	defer in.Close()
-	cfg.Port, cfg.Log = int(port), a.logger(zerolog.WarnLevel)
+	cfg.Port, cfg.Log = int(port), a.console.Logger(zerolog.WarnLevel)
 	server, err := place.Listen(ctx, host, cfg)
 	if err != nil {
 		return err
