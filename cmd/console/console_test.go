@@ -31,8 +31,8 @@ func TestErrors(t *testing.T) {
 	both := multierror.Append(errhint.With(errhint.Usagef("one\n"), "try this"), errors.New("two"))
 	for want, c := range map[string]*Console{
 		"muster: error: one\nmuster: hint: try this\nmuster: error: two\n": {},
-		`{"level":"error","node":"n1","hint":"try this","status":2,"message":"one"}` + "\n" +
-			`{"level":"error","node":"n1","status":2,"message":"two"}` + "\n": {Format: logtext.JSON, Node: "n1"},
+		`{"level":"error","agent":"n1","hint":"try this","status":2,"message":"one"}` + "\n" +
+			`{"level":"error","agent":"n1","status":2,"message":"two"}` + "\n": {Format: logtext.JSON, Node: "n1"},
 	} {
 		out, err := os.Create(filepath.Join(t.TempDir(), "out"))
 		if err != nil {
