@@ -168,3 +168,77 @@ func (p *parser) tcsh() string {
 	fmt.Fprintf(&b, "  'c/--/(%s)/' \\\n  'c/-/(%s)/' \\\n  'p/*/f/'\n", strings.Join(long, " "), strings.Join(short, " "))
 	return b.String()
 }
+
+// secondWords are what must follow the names of launchers that have several commands.
+var secondWords = map[string]string{"accelerate": "launch", "colossalai": "run"}
+
+// Complete completes a word behind a launcher's name: the names of its flags and the fixed words that a flag takes.
+// files says that the shell is to complete names of files instead.
+func Complete(name string, flags *pflag.FlagSet, args []string, toComplete string) (words []string, files bool) {
+	if second := secondWords[name]; second != "" {
+		if len(args) == 0 {
+			return Starting([]string{second}, toComplete)
+		}
+		args = args[1:]
+	}
+	if FlagWords(flags, args) < len(args) && name != "colossalai" &&
+		name != "colossalairun" { // which takes its flags behind the script, too
+		return nil, true // the command's own words
+	}
+	if spelling, part, joined := strings.Cut(toComplete, "="); joined {
+		if f := FlagNamed(flags, spelling); f != nil {
+			return Starting(Choices(f), part)
+		}
+	}
+	if f := WordOf(flags, args); f != nil {
+		return Starting(Choices(f), toComplete)
+	}
+	if !strings.HasPrefix(toComplete, "-") {
+		return nil, true
+	}
+	var found []string
+	flags.VisitAll(func(f *pflag.Flag) {
+		if long := "--" + f.Name; strings.HasPrefix(long, toComplete) {
+			found = append(found, long+"\t"+f.Usage)
+		}
+	})
+	return found, false
+}
+
+// FlagWords is how many of args are flags and their words, up to the command.
+func FlagWords(flags *pflag.FlagSet, args []string) int {
+	for i := 0; i < len(args); i++ {
+		if !strings.HasPrefix(args[i], "-") || args[i] == "--" {
+			return i
+		}
+		if f := FlagNamed(flags, args[i]); f != nil && takesNext(f, args[i]) {
+			i++
+		}
+	}
+	return len(args)
+}
+
+// WordOf is the flag whose word is to follow args, nil for none.
+func WordOf(flags *pflag.FlagSet, args []string) *pflag.Flag {
+	if len(args) == 0 || len(args) > 1 && FlagWords(flags, args[:len(args)-1]) >= len(args) { // the last one is a flag's word
+		return nil
+	}
+	if last := args[len(args)-1]; strings.HasPrefix(last, "-") {
+		if f := FlagNamed(flags, last); f != nil && takesNext(f, last) {
+			return f
+		}
+	}
+	return nil
+}
+
+func takesNext(f *pflag.Flag, spelling string) bool {
+	return f.NoOptDefVal == "" && !strings.Contains(spelling, "=")
+}
+
+// Starting are the words that begin like part; files where there are no words to choose from.
+func Starting(words []string, part string) (found []string, files bool) {
+	if len(words) == 0 {
+		return nil, true
+	}
+	return slices.DeleteFunc(slices.Clone(words), func(w string) bool { return !strings.HasPrefix(w, part) }), false
+}

@@ -160,7 +160,7 @@ func newDialectCmd(a *app, name string) *cobra.Command {
 			return a.launch(cmd.Context(), req)
 		},
 		ValidArgsFunction: func(_ *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
-			return completed(name, dialect.Flags(name), args, toComplete)
+			return directed(dialect.Complete(name, dialect.Flags(name), args, toComplete))
 		},
 	}
 	// The text is made when it is asked for: starting a job must not pay for it.

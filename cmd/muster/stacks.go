@@ -2,11 +2,9 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
-	"io"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,18 +16,6 @@ import (
 	"muster/launch/diagnose"
 	"muster/launch/evidence"
 )
-
-// stacksForms are how merged stacks are written, by the end of the file's name.
-var stacksForms = map[string]func(w io.Writer, title string, at time.Time, groups []evidence.Group) error{
-	".txt":    func(w io.Writer, _ string, _ time.Time, g []evidence.Group) error { return evidence.WriteText(w, g) },
-	".folded": func(w io.Writer, _ string, _ time.Time, g []evidence.Group) error { return evidence.WriteFolded(w, g) },
-	".svg": func(w io.Writer, title string, _ time.Time, g []evidence.Group) error {
-		return evidence.WriteSVG(w, title, g)
-	},
-	".pb.gz": func(w io.Writer, _ string, at time.Time, g []evidence.Group) error {
-		return evidence.WritePprof(w, at, g)
-	},
-}
 
 // newStacksCmd is "muster stacks".
 func newStacksCmd(a *app) *cobra.Command {
@@ -51,11 +37,9 @@ for flame graphs read it, .pb.gz is for pprof, .txt the same text as is shown.
 		Annotations: map[string]string{exitAnnotation: jobsStatus},
 		Args:        oneJob,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			form := ".txt"
-			if out != "" {
-				if form = formOf(out); form == "" {
-					return errhint.Usagef("--out %s: give a name that ends with .txt, .folded, .svg or .pb.gz", out)
-				}
+			form := evidence.FormOf(cmp.Or(out, ".txt"))
+			if form == nil {
+				return errhint.Usagef("--out %s: give a name that ends with .txt, .folded, .svg or .pb.gz", out)
 			}
 			job, parts, err := a.pickJob(cmd.Context(), args)
 			if err != nil {
@@ -69,7 +53,7 @@ for flame graphs read it, .pb.gz is for pprof, .txt the same text as is shown.
 			var text bytes.Buffer
 			at := nodes[0].At // a node's clock
 			title := fmt.Sprintf("stacks of job %s at %s", job.RunID(), at.Local().Format(time.DateTime))
-			if err := stacksForms[form](&text, title, at, groups); err != nil {
+			if err := form(&text, title, at, groups); err != nil {
 				return err
 			}
 			a.notSeen(nodes, missing)
@@ -87,16 +71,6 @@ for flame graphs read it, .pb.gz is for pprof, .txt the same text as is shown.
 	cmd.Flags().StringVar(&out, "out", "", "write to this file, in the form that its name ends with")
 	cmd.ValidArgsFunction = a.completeJob
 	return cmd
-}
-
-// formOf is the end of a file's name that says what is written to it, empty for none.
-func formOf(out string) string {
-	for end := range stacksForms {
-		if strings.HasSuffix(filepath.Base(out), end) {
-			return end
-		}
-	}
-	return ""
 }
 
 // newDiagnoseCmd is "muster diagnose".
