@@ -60,3 +60,27 @@ func (w *logWriter) draw(text string) {
 	}
 	_, _ = io.WriteString(w.terminal, "\r\x1b[K"+text) // nobody misses it
 }
+
+// Keys are those that are typed, and what undoes the reading; nil where there is no keyboard.
+func Keys(stdin *os.File) (typed <-chan string, restore func()) {
+	fd := int(stdin.Fd())
+	state, err := term.MakeRaw(fd)
+	if err != nil {
+		return nil, func() {}
+	}
+	keys := make(chan string)
+	go func() { // it ends with the program: nothing wakes who reads a terminal
+		defer close(keys)
+		buf := make([]byte, 16)
+		for {
+			n, err := stdin.Read(buf)
+			if n > 0 {
+				keys <- string(buf[:n])
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return keys, func() { _ = term.Restore(fd, state) }
+}

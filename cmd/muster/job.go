@@ -73,7 +73,7 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 		return a.refused(req, a.host(&req.Job), err)
 	}
 	if cpus, unbound := plan.Bound(); cpus != nil && unbound == nil {
-		log.Info().Str("mode", req.Job.Bind.Mode).Strs("cpus", formatLists(cpus)).Msg("workers are bound to CPUs")
+		log.Info().Str("mode", req.Job.Bind.Mode).Strs("cpus", accel.FormatLists(cpus)).Msg("workers are bound to CPUs")
 	}
 	if shown := plan.Job.Logs.Ranks; len(shown) > 0 && slices.Min(shown) >= plan.Procs {
 		log.Warn().Ints("local_ranks", shown).Msg("--local-ranks-filter names no worker: nothing will be shown")
@@ -182,15 +182,6 @@ func (a *app) Machine(job job.Job, log zerolog.Logger) (plan.Machine, error) {
 	d := devices.New(devices.Config{Job: &job, Near: near, Lookup: lookup, Detect: find, StandIns: standIns, Log: log})
 	m.CountWorkers, m.CountDevices, m.AssignDevices, m.BindWorkers = d.Count, d.Visible, d.Assign, d.Bind
 	return m, nil
-}
-
-// formatLists writes lists of CPUs for people.
-func formatLists(lists [][]int) []string {
-	texts := make([]string, len(lists))
-	for i, list := range lists {
-		texts[i] = accel.FormatList(list)
-	}
-	return texts
 }
 
 // PrintError implements node.Here.

@@ -110,20 +110,6 @@ func (a *app) pickJob(ctx context.Context, args []string) (control.Found, []cont
 	return job, control.Parts(found, job), err
 }
 
-// pickEnded finds what is kept of the job that a name means and that has ended, of the last one without a name: of the
-// newest of that id each of its musters' part, the job's own first; none where nothing is kept of it.
-func (a *app) pickEnded(name string) ([]history.Run, error) {
-	places, err := a.places()
-	if err != nil {
-		return nil, err
-	}
-	runs := history.Runs(places.All())
-	if jobs := history.Jobs(runs); name == "" && len(jobs) > 0 {
-		name = jobs[0].Status.RunID
-	}
-	return history.Pick(runs, name)
-}
-
 // ended is what is kept of the job that the arguments name, where err says that no such job runs here.
 func (a *app) ended(args []string, err error) ([]history.Run, error) {
 	if len(args) == 0 || errhint.CodeOf(err) != errhint.Usage {
@@ -146,14 +132,15 @@ func (a *app) endedOrLast(args []string, err error) ([]history.Run, error) {
 
 // endedAs is what is kept of the job that a name means; err is returned where nothing is.
 func (a *app) endedAs(name string, err error) ([]history.Run, error) {
-	runs, pickErr := a.pickEnded(name)
-	if pickErr != nil {
-		return nil, pickErr
+	places, placesErr := a.places()
+	if placesErr != nil {
+		return nil, placesErr
 	}
-	if len(runs) == 0 {
-		return nil, err
+	runs, pickErr := history.Ended(places.All(), name)
+	if pickErr != nil || len(runs) > 0 {
+		return runs, pickErr
 	}
-	return runs, nil
+	return nil, err
 }
 
 // oneJob takes the name of a job, or none.

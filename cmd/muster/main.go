@@ -4,6 +4,7 @@ package main
 import (
 	"os"
 
+	"muster/internal/onpath"
 	"muster/internal/proc"
 )
 
@@ -25,7 +26,7 @@ func run() int {
 		return proc.RunGuardian() // before anything that costs time or memory
 	}
 	a := newApp(os.Environ(), os.Stdin, os.Stdout, os.Stderr, "")
-	a.argv, a.version = os.Args, buildVersion(version)
+	a.argv, a.version = os.Args, onpath.Version(version)
 	if len(os.Args) == 5 && os.Args[1] == salvageArg {
 		a.console.Format = os.Args[2]
 		return a.salvage(os.Args[3], os.Args[4])

@@ -23,9 +23,6 @@ const (
 	asYAML  = "yaml"
 )
 
-// watchEvery is how often muster status --watch asks.
-const watchEvery = time.Second
-
 // newStatusCmd is "muster status".
 func newStatusCmd(a *app) *cobra.Command {
 	var output string
@@ -94,15 +91,8 @@ func (a *app) showEnded(r *history.Run, output string) error {
 // watchStatus shows how a job stands until it has ended: in place on a terminal, else block after block.
 func (a *app) watchStatus(ctx context.Context, c *control.Client, output string) error {
 	terminal := term.IsTerminal(int(a.stdout.Fd()))
-	for first := true; ; first = false {
-		d, err := c.Status(ctx, control.World)
-		if err != nil && !first && errhint.CodeOf(err) == errhint.Usage {
-			say(a.stderr, "the job has ended\n")
-			return nil
-		}
-		if err != nil && (first || errhint.CodeOf(err) != errhint.TryAgain) {
-			return err
-		}
+	first := true
+	err := c.Watch(ctx, func(d control.Answer, err error) error {
 		switch {
 		case err != nil: // it may answer the next time
 		case terminal:
@@ -112,17 +102,17 @@ func (a *app) watchStatus(ctx context.Context, c *control.Client, output string)
 		case !first && output != asJSON:
 			say(a.stdout, "\n")
 		}
+		first = false
 		if err != nil {
 			a.console.PrintError(err)
-		} else if err := writeStatus(a.stdout, d, output, time.Now()); err != nil {
-			return err
+			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(watchEvery):
-		}
+		return writeStatus(a.stdout, d, output, time.Now())
+	})
+	if err == nil {
+		say(a.stderr, "the job has ended\n")
 	}
+	return err
 }
 
 func writeStatus(w io.Writer, d control.Answer, output string, now time.Time) error {

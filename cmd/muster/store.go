@@ -3,9 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
-	"net"
 	"net/netip"
-	"strconv"
 	"syscall"
 
 	"github.com/rs/zerolog"
@@ -72,21 +70,13 @@ in the log. A client that says nothing for 10 s is closed, too.`,
 }
 
 func (a *app) serveStore(ctx context.Context, bind string, cfg tcpstore.ServerConfig) error {
-	host, portText, err := net.SplitHostPort(bind)
+	host, port, err := place.ParseBind(bind)
 	if err != nil {
-		return errhint.Usagef("--bind %q is not HOST:PORT: %w", bind, err)
-	}
-	if host == "" {
-		return errhint.With(errhint.Usagef("--bind %q names no address", bind),
-			"127.0.0.1"+bind+" is for this machine, 0.0.0.0"+bind+" for all that reach it")
-	}
-	port, err := strconv.ParseUint(portText, 10, 16)
-	if err != nil {
-		return errhint.Usagef("--bind %q: the port must be a number from 0 to 65535", bind)
+		return err
 	}
 	ctx, in := launch.WatchSignals(ctx, []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP}, 0)
 	defer in.Close()
-	cfg.Port, cfg.Log = int(port), a.console.Logger(zerolog.WarnLevel)
+	cfg.Port, cfg.Log = port, a.console.Logger(zerolog.WarnLevel)
 	server, err := place.Listen(ctx, host, cfg)
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
+	"muster/cmd/console"
 	"muster/internal/errhint"
 	"muster/launch/control"
 	"muster/launch/control/show"
@@ -61,7 +62,7 @@ func (a *app) top(ctx context.Context, c *control.Client, every time.Duration) e
 		say(a.stdout, "%s", t.Text(time.Now()))
 		return nil
 	}
-	keys, restore := a.keys()
+	keys, restore := console.Keys(a.stdin)
 	defer restore()
 	say(a.stdout, "\x1b[?1049h\x1b[?25l")
 	defer say(a.stdout, "\x1b[?25h\x1b[?1049l")
@@ -100,28 +101,4 @@ func (a *app) top(ctx context.Context, c *control.Client, every time.Duration) e
 			}
 		}
 	}
-}
-
-// keys are those that are typed, and what undoes the reading; nil where there is no keyboard.
-func (a *app) keys() (typed <-chan string, restore func()) {
-	fd := int(a.stdin.Fd())
-	state, err := term.MakeRaw(fd)
-	if err != nil {
-		return nil, func() {}
-	}
-	keys := make(chan string)
-	go func() { // it ends with the program: nothing wakes who reads a terminal
-		defer close(keys)
-		buf := make([]byte, 16)
-		for {
-			n, err := a.stdin.Read(buf)
-			if n > 0 {
-				keys <- string(buf[:n])
-			}
-			if err != nil {
-				return
-			}
-		}
-	}()
-	return keys, func() { _ = term.Restore(fd, state) }
 }

@@ -59,6 +59,15 @@ func parseList(text string) ([]int, error) {
 	return slices.Compact(list), nil
 }
 
+// FormatLists writes each of several lists.
+func FormatLists(lists [][]int) []string {
+	texts := make([]string, len(lists))
+	for i, list := range lists {
+		texts[i] = FormatList(list)
+	}
+	return texts
+}
+
 // FormatList writes ascending numbers in the way that /sys does: "0-3,8".
 func FormatList(list []int) string {
 	var b strings.Builder

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,6 +23,21 @@ type Muster struct {
 	Version string `json:"version,omitempty"` // empty where it does not say
 	// InFront says that PATH has it before this one, so that it is the one that runs by its bare name.
 	InFront bool `json:"in_front"`
+}
+
+// Version is the linker's version, else what the Go tool recorded of the checkout.
+func Version(linked string) string {
+	if linked != "" {
+		return linked
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" && len(s.Value) >= 12 {
+				return "devel-" + s.Value[:12]
+			}
+		}
+	}
+	return "devel"
 }
 
 // Musters looks along PATH for files called muster that are not this one, and asks each for its version.

@@ -57,6 +57,31 @@ func (c *Client) Rank(ctx context.Context, rank int) (r Rank, err error) {
 	return r, c.ask(ctx, http.MethodGet, pathRank+strconv.Itoa(rank), nil, &r)
 }
 
+// watchEvery is how often Watch asks.
+const watchEvery = time.Second
+
+// Watch asks again and again how a job stands, of all its nodes, until the job has ended or show fails. show is told
+// what was answered, or why there was no answer this time.
+func (c *Client) Watch(ctx context.Context, show func(a Answer, err error) error) error {
+	for first := true; ; first = false {
+		a, err := c.Status(ctx, World)
+		if err != nil && !first && errhint.CodeOf(err) == errhint.Usage {
+			return nil
+		}
+		if err != nil && (first || errhint.CodeOf(err) != errhint.TryAgain) {
+			return err
+		}
+		if err := show(a, err); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(watchEvery):
+		}
+	}
+}
+
 // Events asks for the events behind the one with a number, the oldest of them first; with wait it may take a moment
 // until there is one, and none is an answer, too.
 func (c *Client) Events(ctx context.Context, after uint64, wait bool) ([]Event, error) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
 	"syscall"
 
 	"muster/internal/errhint"
@@ -120,4 +121,21 @@ func hasIPv6Loopback() bool {
 		}
 	}
 	return false
+}
+
+// ParseBind reads the address at which a store listens, HOST:PORT with port 0 for a free one.
+func ParseBind(bind string) (host string, port int, err error) {
+	host, portText, err := net.SplitHostPort(bind)
+	if err != nil {
+		return "", 0, errhint.Usagef("--bind %q is not HOST:PORT: %w", bind, err)
+	}
+	if host == "" {
+		return "", 0, errhint.With(errhint.Usagef("--bind %q names no address", bind),
+			"127.0.0.1"+bind+" is for this machine, 0.0.0.0"+bind+" for all that reach it")
+	}
+	number, err := strconv.ParseUint(portText, 10, 16)
+	if err != nil {
+		return "", 0, errhint.Usagef("--bind %q: the port must be a number from 0 to 65535", bind)
+	}
+	return host, int(number), nil
 }

@@ -300,7 +300,7 @@ func TestPick(t *testing.T) {
 		run("train-7", "a", 10, 20, false), run("train-77", "z", 1, 2, false),
 	}
 	for name, want := range map[string]string{"train-7": "ed", "o": "c", "train-77": "z", "x": ""} {
-		picked, err := Pick(runs, name)
+		picked, err := pick(runs, name)
 		got := ""
 		for _, r := range picked {
 			got += r.Dir
@@ -309,7 +309,7 @@ func TestPick(t *testing.T) {
 			t.Errorf("%s: %s, %v", name, got, err)
 		}
 	}
-	if _, err := Pick(runs, "train"); errhint.CodeOf(err) != errhint.Usage || !strings.Contains(err.Error(), "train-7, train-77") {
+	if _, err := pick(runs, "train"); errhint.CodeOf(err) != errhint.Usage || !strings.Contains(err.Error(), "train-7, train-77") {
 		t.Errorf("%v", err)
 	}
 }

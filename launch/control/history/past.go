@@ -207,10 +207,20 @@ func Jobs(runs []Run) []Run {
 	return slices.DeleteFunc(slices.Clone(runs), func(r Run) bool { return r.part() && launched[r.Status.RunID] })
 }
 
-// Pick returns the newest of the runs, sorted as Runs does, whose job has a run id or the only one that begins so, and
+// Ended finds what is kept in directories of the job that a name means and that has ended, of the last one without a
+// name: of the newest of that id each of its musters' part, the job's own first; none where nothing is kept of it.
+func Ended(parents []string, name string) ([]Run, error) {
+	runs := Runs(parents)
+	if jobs := Jobs(runs); name == "" && len(jobs) > 0 {
+		name = jobs[0].Status.RunID
+	}
+	return pick(runs, name)
+}
+
+// pick returns the newest of the runs, sorted as Runs does, whose job has a run id or the only one that begins so, and
 // behind it the parts of that job: none where there is no such job. Its error has status 2 where more than one is
 // meant.
-func Pick(runs []Run, name string) ([]Run, error) {
+func pick(runs []Run, name string) ([]Run, error) {
 	jobs := Jobs(runs)
 	ids := map[string]bool{}
 	for i := range jobs {
