@@ -10,6 +10,7 @@ PREFIX ?= /usr/local
 # What is the same for all checkouts of one machine lives here: virtual environments, built tools.
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/muster-dev
 TORCH := $(CACHE)/torch-$(shell sed -n 's/^torch==//p' scripts/requirements.txt)
+SPARK := $(CACHE)/spark-$(shell sed -n 's/^peer spark //p' scripts/peers/spark.sh)
 
 # Tools are built outside the module, so that their dependencies never enter go.sum; a linter must be as new as the Go
 # that it reads, hence the Go version in the name.
@@ -106,6 +107,7 @@ test: test-deps $(GOTESTSUM) ## everything, with the real PyTorch; nothing may s
 	$(call TIMED,muster) -shuffle=on -p 2 -parallel 6 -timeout 45m $$(go list ./... | grep -E '/($(NO_RACE))$$') || failed+=" cmd/muster"; \
 	(cd rendezvous/etcdstore/etcdtest && $(call TIMED,etcd) -race -shuffle=on ./...) || failed+=" etcdtest"; \
 	$(TORCH)/bin/python -m unittest discover -s examples/digits || failed+=" examples/digits"; \
+	$(SPARK)/bin/python -m unittest discover -s examples/spark-preprocess || failed+=" examples/spark-preprocess"; \
 	{ set +x; } 2>/dev/null; [ -z "$$failed" ] || { echo "make test: failed:$$failed" >&2; exit 1; }
 
 .PHONY: slowest
@@ -120,6 +122,7 @@ short: ## the fast part of the tests, up to a minute
 soak: build test-deps ## the tests with their full random counts, 100 crash runs, and training with many failures (hours)
 	MUSTER_SOAK=1 MUSTER_TEST_REQUIRE=1 CGO_ENABLED=1 go test -race -shuffle=on -count=1 -timeout 4h ./...
 	cd cmd/manifest/manifesttest && go test -count=1 ./...
+	MUSTER_SOAK=1 MUSTER_TEST_REQUIRE=1 $(SPARK)/bin/python -m unittest discover -s examples/spark-preprocess
 	go run ./bench -muster bin/muster -torch $(TORCH) -only survival,goodput -jobs 100 -json build/soak.json
 
 .PHONY: fuzz

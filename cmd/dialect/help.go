@@ -84,7 +84,7 @@ func writeEntries(b *strings.Builder, entries []entry) {
 		}
 	}
 	for _, group := range groups {
-		fmt.Fprintf(b, "%s:\n", strings.ToUpper(group[:1])+group[1:])
+		b.WriteString(headline(group) + ":\n")
 		for _, e := range entries {
 			if e.group != group {
 				continue
@@ -105,6 +105,8 @@ func writeEntries(b *strings.Builder, entries []entry) {
 		b.WriteByte('\n')
 	}
 }
+
+func headline(group string) string { return strings.ToUpper(group[:1]) + group[1:] }
 
 // wrap breaks text into lines of at most width letters, except for longer words.
 func wrap(text string, width int) []string {
@@ -221,6 +223,16 @@ func nativeHelp(all bool) string {
 	if !all {
 		list = slices.DeleteFunc(list, func(s setting) bool { return !slices.Contains(frequent, s.flag) })
 	}
+	writeEntries(&b, nativeEntries(list, all))
+	if !all {
+		fmt.Fprintf(&b, "These are %d of %d flags: muster run --%s shows all of them.\n\n", len(list), total, helpAllFlag)
+	}
+	b.WriteString(ExitStatusHelp)
+	return b.String()
+}
+
+// nativeEntries are the options of a help text with these settings; all says whether those are all there are.
+func nativeEntries(list []setting, all bool) []entry {
 	entries := make([]entry, len(list), len(list)+2)
 	for i := range list {
 		s := &list[i]
@@ -241,13 +253,7 @@ func nativeHelp(all bool) string {
 	if all {
 		help, helpAll = "Print the flags that people use most and exit.", "Print this text and exit."
 	}
-	entries = append(entries, entry{groupMuster, "-h, --help", help}, entry{groupMuster, "    --" + helpAllFlag, helpAll})
-	writeEntries(&b, entries)
-	if !all {
-		fmt.Fprintf(&b, "These are %d of %d flags: muster run --%s shows all of them.\n\n", len(list), total, helpAllFlag)
-	}
-	b.WriteString(ExitStatusHelp)
-	return b.String()
+	return append(entries, entry{groupMuster, "-h, --help", help}, entry{groupMuster, "    --" + helpAllFlag, helpAll})
 }
 
 // OwnFlags returns the flags of muster that may stand in front of a dialect's name, for man pages and completion.

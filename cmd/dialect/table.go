@@ -17,40 +17,40 @@ type row struct {
 	about string
 	read  func(Invocation) (Request, error)
 	help  func() string
+	// entries are the options of the help text: of muster run, all.
+	entries func() []entry
 	// flags are for man pages and completion.
 	flags func(name string) *pflag.FlagSet
 }
 
 // table holds all names, sorted as man pages list them.
 func table() []row {
-	parsed := func(parser func() *parser) (func() string, func(string) *pflag.FlagSet) {
-		return func() string { return parser().help() }, func(string) *pflag.FlagSet { return parser().flagSet() }
+	parsed := func(name, about string, read func(Invocation) (Request, error), parser func() *parser) row {
+		return row{
+			name, about, read, func() string { return parser().help() }, func() []entry { return parser().entries() },
+			func(string) *pflag.FlagSet { return parser().flagSet() },
+		}
 	}
-	accelerateHelp, accelerateFlags := parsed(accelerateParser)
-	colossalHelp, colossalFlags := parsed(colossalParser)
-	deepSpeedHelp, deepSpeedFlags := parsed(deepSpeedParser)
-	dlroverHelp, dlroverFlags := parsed(dlroverParser)
-	horovodHelp, horovodFlags := parsed(horovodParser)
-	torchrunHelp, torchrunFlags := parsed(func() *parser { return torchrunParser("torchrun") })
-	launchHelp, launchFlags := parsed(launchParser)
+	torchrun := func() *parser { return torchrunParser("torchrun") }
 	return []row{
-		{dlroverRun, "Launch as DLRover's dlrover-run does", DLRover, dlroverHelp, dlroverFlags},
-		{horovodRun, "Launch as Horovod's horovodrun does", Horovodrun, horovodHelp, horovodFlags},
-		{mpiexec, "Launch as mpirun does, under its other name", MPIRun, mpirunHelp, mpirunFlags},
-		{mpirun, "Launch as mpirun does in simple cases", MPIRun, mpirunHelp, mpirunFlags},
+		parsed(dlroverRun, "Launch as DLRover's dlrover-run does", DLRover, dlroverParser),
+		parsed(horovodRun, "Launch as Horovod's horovodrun does", Horovodrun, horovodParser),
+		{mpiexec, "Launch as mpirun does, under its other name", MPIRun, mpirunHelp, mpiEntries, mpirunFlags},
+		{mpirun, "Launch as mpirun does in simple cases", MPIRun, mpirunHelp, mpiEntries, mpirunFlags},
 		{
 			nativeRun, "Launch a training command (muster's own spelling)", Native, func() string { return nativeHelp(false) },
+			func() []entry { return nativeEntries(settings(), true) },
 			func(string) *pflag.FlagSet { return nativeFlags(settings()) },
 		},
-		{"torch.distributed.launch", "Launch as python -m torch.distributed.launch does", TorchLaunch, launchHelp, launchFlags},
-		{"torch.distributed.run", "Launch as python -m torch.distributed.run does", Torchrun, torchrunHelp, torchrunFlags},
-		{"torchrun", "Launch as torchrun does", Torchrun, torchrunHelp, torchrunFlags},
-		{accelerateProg, "Launch as accelerate launch does", Accelerate, accelerateHelp, accelerateFlags},
-		{accelerateLaunch, "Launch as accelerate-launch does", AccelerateLaunch, accelerateHelp, accelerateFlags},
-		{accelerateModule, "Launch as python -m accelerate.commands.launch does", AccelerateLaunch, accelerateHelp, accelerateFlags},
-		{colossalAI, "Launch as Colossal-AI's colossalai run does (muster colossalai run …)", ColossalAI, colossalHelp, colossalFlags},
-		{colossalRun, "Launch as Colossal-AI's colossalai run does", ColossalRun, colossalHelp, colossalFlags},
-		{deepSpeed, "Launch as DeepSpeed's deepspeed does", DeepSpeed, deepSpeedHelp, deepSpeedFlags},
+		parsed("torch.distributed.launch", "Launch as python -m torch.distributed.launch does", TorchLaunch, launchParser),
+		parsed("torch.distributed.run", "Launch as python -m torch.distributed.run does", Torchrun, torchrun),
+		parsed("torchrun", "Launch as torchrun does", Torchrun, torchrun),
+		parsed(accelerateProg, "Launch as accelerate launch does", Accelerate, accelerateParser),
+		parsed(accelerateLaunch, "Launch as accelerate-launch does", AccelerateLaunch, accelerateParser),
+		parsed(accelerateModule, "Launch as python -m accelerate.commands.launch does", AccelerateLaunch, accelerateParser),
+		parsed(colossalAI, "Launch as Colossal-AI's colossalai run does (muster colossalai run …)", ColossalAI, colossalParser),
+		parsed(colossalRun, "Launch as Colossal-AI's colossalai run does", ColossalRun, colossalParser),
+		parsed(deepSpeed, "Launch as DeepSpeed's deepspeed does", DeepSpeed, deepSpeedParser),
 	}
 }
 
@@ -111,6 +111,22 @@ func Help(name string) string {
 		return ""
 	}
 	return r.help()
+}
+
+// HelpLine is an option in a help text: the heading under which it stands, how it is written, and what it does.
+type HelpLine struct{ Group, Names, Text string }
+
+// HelpLines returns all options of a dialect in the order of its help text; a name that Named refuses has none.
+func HelpLines(name string) []HelpLine {
+	r, ok := find(name)
+	if !ok {
+		return nil
+	}
+	var lines []HelpLine
+	for _, e := range r.entries() {
+		lines = append(lines, HelpLine{headline(e.group), strings.TrimSpace(e.names), e.text})
+	}
+	return lines
 }
 
 // HelpAll returns the help text of a dialect with all flags: of muster run, what --help-all prints.

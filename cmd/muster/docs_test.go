@@ -30,7 +30,12 @@ var theirFlags = map[string][]string{
 		"--check", "--find-links", "--force-reinstall", "--from", "--no-cache-dir", "--no-index", "--target", "--user",
 	},
 	"Trainer's and our examples'": {"--fail-at", "--output-dir"},
-	"horovodrun's, abbreviated":   {"--slots"},
+	"the example's of Spark, and spark-submit's": {
+		"--append-eod", "--data", "--dataset-impl", "--eod-token", "--executor-cores", "--fatal", "--ftfy", "--input", "--jsonl-keys",
+		"--log-interval", "--max-line-bytes", "--merge-file", "--num-docs", "--num-executors", "--output-prefix", "--part-bytes",
+		"--tokenizer-type", "--vocab", "--vocab-file", "--without-spark", "--workers",
+	},
+	"horovodrun's, abbreviated": {"--slots"},
 }
 
 var (
@@ -167,7 +172,7 @@ var (
 func TestPagesLinksLead(t *testing.T) {
 	t.Parallel()
 	pages := []string{"../../README.md", "../../CHANGELOG.md", "../../ARCHITECTURE.md", "../../SECURITY.md"}
-	for _, pattern := range []string{"../../docs/*.md", "../../docs/compat/*.md", "../../docs/adr/*.md"} {
+	for _, pattern := range []string{"../../docs/*.md", "../../docs/compat/*.md", "../../docs/adr/*.md", "../../docs/reference/*.md"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil || len(found) < 7 {
 			t.Fatalf("%s: %d pages, %v", pattern, len(found), err)
@@ -190,7 +195,7 @@ func TestPagesLinksLead(t *testing.T) {
 	index := read("../../docs/README.md")
 	for _, page := range pages {
 		if name, ours := strings.CutPrefix(page, "../../docs/"); ours && name != "README.md" && !strings.HasPrefix(name, "adr/") &&
-			!strings.Contains(index, "]("+name) {
+			!strings.HasPrefix(name, "reference/") && !strings.Contains(index, "]("+name) {
 			t.Errorf("docs/README.md does not name %s", page)
 		}
 		for _, m := range linkOnPage.FindAllStringSubmatch(codeOnPage.ReplaceAllString(read(page), ""), -1) {
@@ -245,7 +250,7 @@ func TestSiteHasAllPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	pages := guidePages(t)
-	for _, pattern := range []string{"../../docs/*.md", "../../docs/compat/*.md"} {
+	for _, pattern := range []string{"../../docs/*.md", "../../docs/compat/*.md", "../../docs/reference/*.md"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil || len(found) < 7 {
 			t.Fatalf("%s: %d pages, %v", pattern, len(found), err)
