@@ -33,7 +33,7 @@ var (
 	notRunMark = regexp.MustCompile(`^<!-- not run: .{10,} -->$`)
 	shellLangs = []string{"console", "bash", "sh", "shell"}
 
-	environmentMarks = []string{"torch", "accelerate", "deepspeed", "horovod", "jax", "lightning", "spark"}
+	environmentMarks = []string{"torch", "accelerate", "colossalai", "deepspeed", "horovod", "jax", "lightning", "spark"}
 	blockMarks       = slices.Concat([]string{"run", "dry", "background", "retry"}, environmentMarks)
 )
 
