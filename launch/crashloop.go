@@ -3,15 +3,12 @@ package launch
 import (
 	"context"
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 	"time"
 
-	"muster/internal/lazyregexp"
 	"muster/internal/printable"
 	"muster/internal/wording"
-	"muster/launch/evidence"
 	"muster/launch/policy"
 	"muster/launch/report"
 )
@@ -127,30 +124,13 @@ func (c *crashLoop) remember(f attempt) {
 // mostAttempts is how many failures are compared.
 const mostAttempts = 100
 
-// tracebackLine is where a line of the program stands in what Python says of an exception.
-var tracebackLine = lazyregexp.New(`^\s*File "([^"]+)", line (\d+)`)
-
 // attemptOf is how a group failed by the root cause of its failure.
 func attemptOf(f *report.Failure) attempt {
 	a := attempt{rank: f.Rank, node: f.Host, how: f.Ending()}
-	words := f.Words()
-	where := ""
-	for _, line := range slices.Backward(words) {
-		m := tracebackLine().FindStringSubmatch(line)
-		if m == nil {
-			continue
-		}
-		at := " at " + path.Base(m[1]) + ":" + m[2]
-		if !(evidence.Frame{File: m[1]}).Library() {
-			where = at
-			break
-		}
-		if where == "" {
-			where = at
-		}
+	if at := f.RaisedAt(); at != "" {
+		a.how += " at " + at
 	}
-	a.how += where
-	for _, line := range slices.Backward(words) {
+	for _, line := range slices.Backward(f.Words()) {
 		if line = strings.TrimSpace(line); line != "" {
 			a.says = printable.Line(line, 200)
 			break

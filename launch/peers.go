@@ -12,7 +12,7 @@ func (a *Agent) failureInput(exits []report.Exit, kernel report.Evidence, blamed
 	m := a.meeting
 	return &report.Input{
 		Title: a.Plan.Title(), Host: a.Plan.Hostname, GroupRank: m.GroupRank, Nodes: m.GroupWorldSize,
-		Exits: exits, Kernel: kernel, Blamed: blamed, Waited: m.wordTime(),
+		Exits: exits, Kernel: kernel, Blamed: blamed, Waited: m.wordTime(), HeldUp: m.heldUp,
 	}
 }
 

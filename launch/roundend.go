@@ -157,7 +157,7 @@ func (a *Agent) stopHearing(ctx context.Context, g *WorkerGroup, ladder proc.Lad
 // the end.
 func (a *Agent) tell(r *report.Report, d policy.Decision) {
 	lines := r.Root.Words()
-	if r.Root.Rank == d.Rank && r.Root.Hint == "" && len(lines) == 0 {
+	if r.Root.Rank == d.Rank && (r.Root.Hint == "" || r.Root.Plain()) && len(lines) == 0 {
 		return
 	}
 	l := a.Log.Warn().Int("rank", r.Root.Rank).Str("ended", r.Root.Ending())
@@ -166,6 +166,9 @@ func (a *Agent) tell(r *report.Report, d policy.Decision) {
 	}
 	if r.Root.Hint != "" {
 		l = l.Str("hint", r.Root.Hint)
+	}
+	if h := r.HeldUp; h != nil {
+		l = l.Str("held_up_by", h.Sentence)
 	}
 	if len(lines) > 0 {
 		l = l.Str("last_line", printable.Output(lines[len(lines)-1]))
@@ -314,6 +317,9 @@ func (a *Agent) finish(ctx context.Context, o report.Outcome, d policy.Decision)
 		root := d // the status that the nodes agreed on may be another's
 		root.Status = o.Report.Status()
 		o.Message = root.Message()
+		if h := o.Report.HeldUp; h != nil {
+			o.Message = h.Sentence + "; " + o.Message
+		}
 	}
 	switch {
 	case d.Verdict == policy.Succeed:

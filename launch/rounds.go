@@ -40,6 +40,10 @@ type meeting struct {
 	// checked says that this node knows which nodes the check of the round has excluded.
 	checked bool
 	lease   *lease
+	// heldUp is the rank that workers here have waited for in vain, nil for none that is known; soughtHeldUp says that it
+	// was looked for.
+	heldUp       *report.HeldUp
+	soughtHeldUp bool
 }
 
 // alone reports whether no other node takes part.

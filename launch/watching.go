@@ -152,6 +152,7 @@ func (a *Agent) stepExit(ctx context.Context, w *worker) policy.Decision {
 			e.Str("signal", proc.SignalName(exit.Signal))
 		}
 	}).Dur("dur_ms", exit.Ended.Sub(exit.Started)).Msg("worker exited")
+	a.findHeldUp(ctx, w)
 	return a.policy.Step(policy.Event{
 		Kind: policy.WorkerExited, At: exit.Ended, Rank: w.Rank, Status: exit.Status(), Stopped: w.stopped, Echo: a.isEcho(ctx, w),
 		Hopeless: a.isHopeless(ctx, w), Further: exit.Success() || w.stopped || a.further(ctx),

@@ -1,9 +1,9 @@
 package evidence
 
 import (
-	"path"
-	"strings"
 	"time"
+
+	"muster/internal/python"
 )
 
 // Node is what was seen on one node.
@@ -111,19 +111,7 @@ func (r *Rank) Main() *Process {
 }
 
 // Library reports whether a frame is of Python's library or of an installed package, and not of the user's program.
-func (f Frame) Library() bool {
-	return strings.Contains(f.File, "-packages/") || strings.HasPrefix(f.File, "<") || pythonLibrary(f.File)
-}
-
-// pythonLibrary reports whether a file lies in a directory such as lib/python3.11.
-func pythonLibrary(file string) bool {
-	for dir := path.Dir(file); dir != "/" && dir != "."; dir = path.Dir(dir) {
-		if strings.HasPrefix(path.Base(dir), "python3") && strings.HasPrefix(path.Base(path.Dir(dir)), "lib") {
-			return true
-		}
-	}
-	return false
-}
+func (f Frame) Library() bool { return python.IsLibrary(f.File) }
 
 // Own is the innermost frame of the user's program, or the innermost of all where there is none such; nil for an empty
 // stack.

@@ -132,6 +132,16 @@ type Failure struct {
 	// Secondary says that the worker failed because its connection to a worker broke that had failed itself: VictimOf.
 	Secondary bool
 	VictimOf  int
+	// HeldUp is for whom it has waited in vain, nil where that is not known.
+	HeldUp *HeldUp
+}
+
+// HeldUp is a rank that did not come to what another one had waited for, until that one gave up.
+type HeldUp struct {
+	Rank int    `json:"rank"`
+	Node string `json:"node,omitempty"`
+	// Sentence says what it did instead, and how that is known.
+	Sentence string `json:"sentence"`
 }
 
 // Report says why a group failed: one root cause, and everybody else.
@@ -144,6 +154,9 @@ type Report struct {
 	// Others are the other failures, by time; Stopped the workers that muster ended on this node, by rank.
 	Others  []Failure
 	Stopped []Exit
+	// HeldUp is the rank to blame where all that failed had waited for it in vain; nil where that is not so, or nobody
+	// knows.
+	HeldUp *HeldUp
 	// Restarts says how many restarts were used and why there is no more, Logs where the workers' output is. Empty
 	// where the report is not about the end of a job.
 	Restarts, Logs string
@@ -161,6 +174,8 @@ type Input struct {
 	Elsewhere []Failure
 	// Blamed is the rank whose fatal exit code ended the job: it is the root cause whatever happened before. -1: none.
 	Blamed int
+	// HeldUp is the rank that workers here have waited for in vain, nil for none that is known.
+	HeldUp *HeldUp
 	// Waited is how long other failures were waited for after a connection had broken.
 	Waited time.Duration
 }
@@ -174,6 +189,9 @@ func (in *Input) Failures() []Failure {
 		}
 		f := NewFailure(e, in.Kernel)
 		f.Host, f.GroupRank = in.Host, in.GroupRank
+		if f.Cause == causeTimeout {
+			f.HeldUp = in.HeldUp
+		}
 		failures = append(failures, f)
 	}
 	sortFailures(failures)
@@ -213,6 +231,13 @@ func (in *Input) Report(here []Failure) *Report {
 		failures[root].Secondary = false
 	}
 	r.Root = failures[root]
+	if r.Root.WaitedInVain() {
+		for i := range failures {
+			if h := failures[i].HeldUp; h != nil && r.HeldUp == nil {
+				r.HeldUp, r.Root.HeldUp = h, h
+			}
+		}
+	}
 	r.Others = slices.Delete(failures, root, root+1)
 	return r
 }
@@ -234,6 +259,12 @@ func (f *Failure) Words() []string {
 	lines := f.Error.lines()
 	return slices.Concat(f.LastLines, lines[max(len(lines)-LastLinesKept, 0):])
 }
+
+// WaitedInVain reports whether a worker failed because another one did not come to what it waited for.
+func (f *Failure) WaitedInVain() bool { return f.Cause == causeTimeout && echo(f) == 1 }
+
+// Plain reports whether its hint says no more than how the worker ended.
+func (f *Failure) Plain() bool { return f.Cause == causeExit }
 
 // findVictims marks the secondary ones among failures, which are sorted by time: those whose cause came no more than
 // later after them. A world may have failed on thousands of nodes.

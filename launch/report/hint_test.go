@@ -208,14 +208,14 @@ func TestHintsFromKernel(t *testing.T) {
 			Signal: syscall.SIGKILL, LastLines: []string{"Address already in use, trying the next port"},
 		}, counted, "oom-killer"},
 		{"a DataLoader worker", loader, counted, "oom-killer"},
-		{"a DataLoader worker, nothing counted", loader, Evidence{}, ""},
+		{"a DataLoader worker, nothing counted", loader, Evidence{}, "data-loader"},
 		{"not counted", killed, Evidence{}, "killed"},
-		{"counted, but the worker failed by itself", Exit{Code: 1}, counted, ""},
+		{"counted, but the worker failed by itself", Exit{Code: 1}, counted, "exit-status"},
 		{"bus error, small", bus, small, "shared-memory"},
 		{"bus error, full", bus, full, "shared-memory"},
-		{"bus error, large", bus, large, ""},
-		{"bus error, unknown", bus, Evidence{}, ""},
-		{"segmentation fault, small", Exit{Signal: syscall.SIGSEGV}, small, ""},
+		{"bus error, large", bus, large, "crash"},
+		{"bus error, unknown", bus, Evidence{}, "crash"},
+		{"segmentation fault, small", Exit{Signal: syscall.SIGSEGV}, small, "crash"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if f := NewFailure(c.exit, c.kernel); f.Cause != c.want {

@@ -52,6 +52,7 @@ type peerFailure struct {
 	Evidence  []string   `json:"evidence,omitempty"`
 	Error     *peerError `json:"error,omitempty"`
 	LastLines []string   `json:"lastLines,omitempty"`
+	HeldUp    *HeldUp    `json:"heldUp,omitempty"`
 }
 
 type peerError struct {
@@ -108,10 +109,10 @@ func EncodeFailures(failures []Failure, began time.Time) []byte {
 	}
 }
 
-// IsEcho reports whether a worker failed because its connection to another one broke.
+// IsEcho reports whether a worker failed because its connection to another one broke, or because that did not come.
 func (f *Failure) IsEcho() bool { return echo(f) == 1 }
 
-// echo is 1 for a worker that failed because its connection to another one broke, else 0. Who was killed or crashed did
+// echo is 1 for a worker that failed because its connection to another one broke or that did not come, else 0. Who was killed or crashed did
 // not fail of that, whatever it had printed and survived before; NCCL's watchdog aborts.
 func echo(f *Failure) int {
 	switch f.Signal {
@@ -119,7 +120,7 @@ func echo(f *Failure) int {
 		return 0
 	default:
 	}
-	if f.Cause == causeConnectionLost {
+	if f.Cause == causeConnectionLost || f.Cause == causeTimeout {
 		return 1
 	}
 	return 0
@@ -133,6 +134,9 @@ func newPeerFailure(f *Failure, began time.Time, words int) peerFailure {
 	}
 	for _, fact := range f.Evidence {
 		p.Evidence = append(p.Evidence, cut(fact, printable.MaxOutput/2))
+	}
+	if h := f.HeldUp; h != nil {
+		p.HeldUp = &HeldUp{max(h.Rank, 0), cut(h.Node, maxHeldName), cut(h.Sentence, printable.MaxOutput)}
 	}
 	left := words
 	if f.Error != nil {
@@ -152,6 +156,9 @@ func newPeerFailure(f *Failure, began time.Time, words int) peerFailure {
 	slices.Reverse(p.LastLines)
 	return p
 }
+
+// maxHeldName bounds the name of a node there, in bytes.
+const maxHeldName = 255
 
 // cut returns at most n bytes of a text, cutFront the last ones.
 func cut(text string, n int) string { return strings.ToValidUTF8(text[:min(len(text), n)], "") }
@@ -239,6 +246,12 @@ func (p *peerFailure) decode(r *rendezvous.Round, began time.Time) (Failure, err
 		At: began.Add(time.Duration(p.After)), LastLines: printables(p.LastLines),
 	}
 	f.Cause, f.Hint, f.Evidence = printable.Output(p.Cause), printable.Output(p.Hint), printables(p.Evidence)
+	if h := p.HeldUp; h != nil {
+		if h.Rank < 0 || h.Rank >= r.WorldSize {
+			return f, fmt.Errorf("a report of rank %d, which others have waited for: the world has %d", h.Rank, r.WorldSize)
+		}
+		f.HeldUp = &HeldUp{h.Rank, printable.Line(h.Node, maxHeldName), printable.Output(h.Sentence)}
+	}
 	if e := p.Error; e != nil {
 		f.Error = &workerError{
 			Path: printable.Output(e.Path), Problem: printable.Output(e.Problem), Message: printableText(e.Message),

@@ -196,7 +196,9 @@ type Cause struct {
 	Traceback  string    `json:"traceback,omitempty"`
 	Evidence   []string  `json:"evidence,omitempty"`
 	Cause      string    `json:"cause,omitempty"`
-	LastLines  []string  `json:"lastLines"`
+	// HeldUp is the rank that this one has waited for in vain.
+	HeldUp    *HeldUp  `json:"heldUp,omitempty"`
+	LastLines []string `json:"lastLines"`
 }
 
 // maxTerminationLog is what the kubelet takes of a termination log, in bytes.

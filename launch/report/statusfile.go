@@ -399,7 +399,7 @@ func newCause(f *Failure) *Cause {
 	c := &Cause{
 		Host: f.Host, Rank: f.Rank, LocalRank: f.LocalRank, PID: f.PID, Time: f.At.UTC().Round(time.Millisecond),
 		ExitCode: f.status(), CoreDumped: f.CoreDumped,
-		Evidence: f.Evidence, Cause: f.Cause, LastLines: make([]string, len(f.LastLines)),
+		Evidence: f.Evidence, Cause: f.Cause, HeldUp: f.HeldUp, LastLines: make([]string, len(f.LastLines)),
 	}
 	if f.Signal != 0 {
 		c.Signal = proc.SignalName(f.Signal)

@@ -31,6 +31,13 @@ func (r *Report) Text() string {
 	var body []string
 	add := func(lines ...string) { body = append(body, lines...) }
 	rule := "\x00" // replaced when the width is known
+	if h := r.HeldUp; h != nil {
+		add(rule, "Did not come, and the others gave up waiting:", fmt.Sprintf("  rank      : %d", h.Rank))
+		if h.Node != "" {
+			add("  host      : " + printable.Output(h.Node))
+		}
+		add("  why       : " + printable.Output(h.Sentence))
+	}
 	if len(r.Others) > 0 {
 		add(rule, "Failures:")
 	}
@@ -116,7 +123,11 @@ func (r *Report) entry(f *Failure) []string {
 	}
 	if f.Secondary {
 		// What a victim says, the root cause says better, and there may be many victims.
-		return append(lines, fmt.Sprintf("  secondary : its connection broke when rank %d failed", f.VictimOf))
+		how := "its connection broke when rank %d failed"
+		if f.WaitedInVain() {
+			how = "it waited in vain, and rank %d had failed"
+		}
+		return append(lines, "  secondary : "+fmt.Sprintf(how, f.VictimOf))
 	}
 	for _, fact := range f.Evidence {
 		lines = append(lines, "  evidence  : "+printable.Output(fact))

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"muster/launch/report"
+)
+
+// failureKinds are ways to fail: with the name of the cause and words of the remedy that the summary has for it.
+// docs/failures.md lists the causes.
+var failureKinds = []struct{ way, cause, remedy string }{
+	// One of each sort, which every test run has.
+	{"raises", "exception", "raised ValueError at failures.py:"},
+	{"segfault", "crash", "PYTHONFAULTHANDLER=1"},
+	{"no-module", "module-missing", "muster_no_such_module"},
+	{"port", "port-in-use", "ss -ltnp"},
+	{"disk", "disk-full", "df -h"},
+	{"missing-file", "file-missing", "working directory"},
+	{"exits-at-exit", "exit-status", "handlers of atexit"},
+	{"thread", "exception", "the thread loader"},
+	{"child", "child-failed", "a process that the program has started"},
+	{"not-initialized", "not-initialized", "init_process_group"},
+	{"nccl-system", "nccl-system", "NCCL_DEBUG=INFO"},
+	{"output-at-exit", "output-lost", "standard output"},
+	// The others, under MUSTER_SOAK=1.
+	{"raises-in-library", "exception", "raised JSONDecodeError at failures.py:"},
+	{"asserts", "exception", "AssertionError"},
+	{"recursion", "exception", "RecursionError"},
+	{"memory", "memory", "smaller batches"},
+	{"aborts", "crash", "native code gave up"},
+	{"divides", "crash", "divided an integer by zero"},
+	{"no-name-in-module", "import-failed", "another version"},
+	{"no-library", "library-missing", "ldd"},
+	{"syntax", "syntax", "python --version"},
+	{"host-name", "hostname", "getent"},
+	{"file-size", "limit", "ulimit -f"},
+	{"input-output", "file-system", "dmesg"},
+	{"permission", "permission", "ls -l"},
+	{"open-files", "too-many-files", "ulimit -n"},
+	{"no-threads", "too-many-processes", "ulimit -u"},
+	{"killed", "killed", "OOM killer"},
+	{"terminated", "ended-from-outside", "batch system"},
+	{"interrupted", "interrupted", "SIGINT"},
+	{"cpu-limit", "limit", "ulimit -t"},
+	{"exits", "exit-status", "status 3"},
+	{"child-killed", "data-loader", "num_workers=0"},
+	{"arguments", "arguments", "--learning-rte"},
+	{"script", "command", "muster_gone.py is not there"},
+	{"command", "command", "PATH"},
+	{"checkpoint", "broken-checkpoint", "earlier checkpoint"},
+	{"device-memory", "accelerator-memory", "smaller batches"},
+	{"device-assert", "accelerator-fault", "CUDA_LAUNCH_BLOCKING=1"},
+	{"no-device", "no-accelerator", "nvidia-smi"},
+	{"nccl-usage", "nccl-usage", "set_device"},
+	{"nccl-peer", "connection-lost", ""},
+	{"nccl-timeout", "collective-timeout", ""},
+	{"gloo-timeout", "collective-timeout", ""},
+}
+
+const soonFailures = 12 // of failureKinds that every test run has
+
+// TestKindsOfFailure has each rank of a job fail in another way: the summary names cause and remedy of each. Who only
+// suffers from others is said to do so.
+func TestKindsOfFailure(t *testing.T) {
+	t.Parallel()
+	kinds := failureKinds
+	if os.Getenv("MUSTER_SOAK") != "1" {
+		kinds = kinds[:soonFailures]
+	}
+	args := []string{"run", "-n", fmt.Sprint(len(kinds)), "--fail-policy", "none", "--log-dir", t.TempDir(), "--", "python3", "testdata/failures.py"}
+	for _, k := range kinds {
+		args = append(args, k.way)
+	}
+	j := start(t, []string{"TMPDIR=" + t.TempDir(), "LC_ALL=C", "MUSTER_LOG_FORMAT=json"}, args...)
+	j.wait()
+	type failure struct {
+		report.Cause
+		Hint string
+	}
+	var said struct {
+		Hint      string
+		RootCause *report.Cause
+		Failures  []failure
+	}
+	for line := range strings.Lines(j.err.String()) {
+		if strings.Contains(line, `"rootCause"`) {
+			if err := json.Unmarshal([]byte(line), &said); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if said.RootCause == nil {
+		t.Fatalf("no summary:\n%s", j.err.String())
+	}
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "failures.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, right := map[int]failure{said.RootCause.Rank: {*said.RootCause, said.Hint}}, 0
+	for _, f := range said.Failures {
+		found[f.Rank] = f
+	}
+	for rank, k := range kinds {
+		f, is := found[rank]
+		switch {
+		case !is:
+			t.Errorf("%s: rank %d has not failed", k.way, rank)
+		case f.Cause.Cause != k.cause || !strings.Contains(f.Hint, k.remedy):
+			t.Errorf("%s: cause %q, want %q; remedy %q lacks %q; it said\n%s", k.way, f.Cause.Cause, k.cause, f.Hint, k.remedy,
+				strings.Join(f.LastLines, "\n"))
+		case !strings.Contains(string(page), "| `"+k.cause+"` |"):
+			t.Errorf("docs/failures.md does not list the cause %s", k.cause)
+		default:
+			right++
+		}
+	}
+	t.Logf("%d of %d kinds of failure named right", right, len(kinds))
+}
+
+// TestWhoDidNotCome: the rank that complains that it has waited in vain is a victim. The summary has the one first that
+// did not come, and what it does.
+func TestWhoDidNotCome(t *testing.T) {
+	t.Parallel()
+	j := start(t, []string{"MUSTER_LOG_FORMAT=text"}, "run", "-n", "2", "--stacks", "on", "--grace", "1s", "--",
+		"python3", "testdata/failures.py", "held-up")
+	got := j.wait()
+	late, complains := strings.Index(got.stderr, "Did not come"), strings.Index(got.stderr, "Root Cause")
+	if got.status != 1 || late < 0 || complains < late || !strings.Contains(got.stderr[late:complains], "rank      : 1\n") ||
+		!strings.Contains(got.stderr[late:complains], "sleep") {
+		t.Errorf("status %d\n%s", got.status, got.stderr)
+	}
+}
