@@ -72,8 +72,9 @@ type testNode struct {
 	Checks map[int]testCheck
 	// Hang are the job's rules for workers that hang.
 	Hang job.HangRules
-	// OnNodeFault is the job's.
+	// OnNodeFault and MinNodes are the job's.
 	OnNodeFault string
+	MinNodes    int
 }
 
 func (n *testNode) path(name string) string { return filepath.Join(n.Dir, name) }
@@ -144,7 +145,7 @@ func runTestAgent(config string) error {
 		Store: store, Index: n.Index, Nodes: n.Nodes, Spare: n.Spare, LossNotice: n.LossNotice, Lasts: n.Lease,
 		Done: store.Close,
 	}
-	plan.Job.Check.OnNodeFault = n.OnNodeFault
+	plan.Job.Check.OnNodeFault, plan.Job.Nodes.Min = n.OnNodeFault, n.MinNodes
 	a := &Agent{
 		Plan: plan, Handler: handler, Checker: n.checker(),
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Log: zerolog.New(os.Stderr).With().Timestamp().Logger(),

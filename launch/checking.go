@@ -83,6 +83,9 @@ const (
 // check has the nodes of the round examined. It returns nothing where the workers may start, or where something else
 // has ended the round: whoever watches it next meets that. Else it says what is to be done instead.
 func (a *Agent) check(ctx context.Context) (*policy.Decision, error) {
+	if d := a.expel(ctx); d != nil {
+		return d, nil
+	}
 	if a.Checker == nil {
 		return nil, nil //nolint:nilnil // see above
 	}

@@ -11,13 +11,16 @@ import (
 // guardDoor has this node examined while it waits for a place and others train: what is wrong with it by itself never
 // stops them.
 func (a *Agent) guardDoor() {
-	if keeper, is := a.Handler.(rendezvous.Doorkeeper); is && a.Checker != nil {
+	if keeper, is := a.Handler.(rendezvous.Doorkeeper); is && (a.Checker != nil || a.Plan.Job.Excludes()) {
 		keeper.AtDoor(a.examine)
 	}
 }
 
 // examine is a check of nodes that are in no round. Its error is why this node must not join.
 func (a *Agent) examine(ctx context.Context, d rendezvous.Door) error {
+	if a.Checker == nil { // nodes come to the door for those that had to leave
+		return nil
+	}
 	round := rendezvous.Round{
 		Number: d.Round, GroupRank: d.Rank, GroupWorldSize: d.Size, WorldSize: a.Plan.Procs, RoleWorldSize: a.Plan.Procs,
 		MasterAddr: a.Plan.MasterHost(),

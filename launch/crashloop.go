@@ -44,6 +44,8 @@ type crashLoop struct {
 	judged, further bool
 	at              distance
 	failed          []attempt
+	// expelled says that a node had to leave since the job has come further last.
+	expelled bool
 }
 
 // attempt is how a group failed.
@@ -79,6 +81,7 @@ func (a *Agent) further(ctx context.Context) bool {
 		default:
 			c.further = time.Since(c.began) >= unknownProgress
 		}
+		c.expelled = c.expelled && !c.further
 	}
 	return c.further
 }

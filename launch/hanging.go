@@ -13,13 +13,15 @@ import (
 	"muster/launch/job"
 	"muster/launch/policy"
 	"muster/launch/report"
+	"muster/rendezvous"
 )
 
 // hang is that no worker has shown a sign of life for too long.
 type hang struct {
 	silence
 	verdict diagnose.Verdict
-	path    string // of the evidence, without its ends; empty where it could not be kept
+	exclude rendezvous.Expulsion // the node that has to leave because of it
+	path    string               // of the evidence, without its ends; empty where it could not be kept
 }
 
 // watchLife looks for signs of life of the workers until the returned function is called. On the node that decides for
@@ -113,6 +115,9 @@ func (a *Agent) explain(ctx context.Context, s silence) (h hang, lives bool) {
 		}
 	}
 	h = hang{silence: s, verdict: diagnose.Of(seen.Nodes, seen.Missing)}
+	if a.Plan.Job.Hang.Exclude {
+		h.exclude = a.hungNode(h.verdict, seen.Nodes)
+	}
 	if h.path, err = a.keepHang(seen, at, h.verdict); err != nil {
 		a.Log.Warn().Err(err).Msg("the evidence of the hang is not kept")
 	}
@@ -123,6 +128,9 @@ func (a *Agent) explain(ctx context.Context, s silence) (h hang, lives bool) {
 	}
 	if h.path != "" {
 		e = e.Str("path", h.path+".txt")
+	}
+	if h.exclude.Any() {
+		e = e.Str("excluded", h.exclude.Node)
 	}
 	e.Msg("the workers hang")
 	a.Steering.hung(report.Hang{
@@ -146,12 +154,13 @@ func (s *Steering) hung(h report.Hang) {
 // stepHang decides what follows from a hang.
 func (a *Agent) stepHang(ctx context.Context, h hang, lingers bool) policy.Decision {
 	action := a.Plan.Job.Hang.Action
-	if lingers || a.meeting.decided() || action != job.HangRestart && action != job.HangFail {
+	if lingers || a.meeting.decided() || action != job.HangRestart && action != job.HangFail && !h.exclude.Any() {
 		return policy.Decision{Rank: -1}
 	}
 	a.loop.remember(attempt{rank: -1, how: "a hang", says: h.verdict.Sentence})
 	return a.policy.Step(policy.Event{
-		Kind: policy.WorkersHang, At: time.Now(), StartAgain: action == job.HangRestart, Status: errhint.Deadline,
+		Kind: policy.WorkersHang, At: time.Now(), StartAgain: action == job.HangRestart || h.exclude.Any(),
+		Status: errhint.Deadline, Exclude: h.exclude,
 		Further: a.further(context.WithoutCancel(ctx)), // it bounds itself
 		Text:    a.hangText(h),
 	})

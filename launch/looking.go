@@ -159,6 +159,7 @@ func (s *Steering) lookWorld(ctx context.Context) (control.Looked, error) {
 			all.Missing = append(all.Missing, names[i])
 			continue
 		}
+		at.GroupRank = i
 		all.Nodes = append(all.Nodes, *at)
 		ranks += len(at.Ranks)
 	}

@@ -44,6 +44,11 @@ type meeting struct {
 	// was looked for.
 	heldUp       *report.HeldUp
 	soughtHeldUp bool
+	// expel is the node that has to leave before workers start, expelMe says that it is this one, expelFrom how many nodes
+	// there were when that was decided.
+	expel     rendezvous.Expulsion
+	expelMe   bool
+	expelFrom int
 }
 
 // alone reports whether no other node takes part.
@@ -166,6 +171,10 @@ func (a *Agent) meet(ctx context.Context) (*Result, error) {
 		return a.notMet(ctx, waiting, err)
 	}
 	a.meeting = &meeting{Round: round, began: time.Now(), verdicts: round.Verdict()}
+	if last != nil && last.verdict != nil && last.verdict.Exclude.Any() {
+		a.meeting.expel, a.meeting.expelFrom = last.verdict.Exclude, last.GroupWorldSize
+		a.meeting.expelMe = last.verdict.Exclude.GroupRank == last.GroupRank
+	}
 	a.Steering.completed(round, time.Since(began))
 	a.Steering.otherNodes(last, round)
 	a.tellOtherPort(round)

@@ -36,12 +36,27 @@ type Verdict struct {
 	Delay    time.Duration `json:"delay,omitempty"`
 	// Orders belong to a Reassemble that somebody has asked for: what holds from then on.
 	Orders Orders `json:"orders,omitzero"`
+	// Exclude belongs to Restart: a node of the round that has to leave the job in the next one; the zero value is none.
+	Exclude Expulsion `json:"exclude,omitzero"`
 	// Linger belongs to Succeed: how long workers that still run may go on.
 	Linger time.Duration `json:"linger,omitempty"`
 	// Grace bounds the grace of the workers where it is set: others may go on without this node, and must not find it
 	// still writing.
 	Grace time.Duration `json:"grace,omitempty"`
 }
+
+// Expulsion is a node that has to leave a job whose other nodes go on.
+type Expulsion struct {
+	// GroupRank is its rank in the round that says so, Node its name.
+	GroupRank int    `json:"groupRank"`
+	Node      string `json:"node"`
+	// Status is the exit status that it leaves with, Reason says why in a sentence for people.
+	Status int    `json:"status"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// Any reports whether a node has to leave.
+func (e Expulsion) Any() bool { return e.Status != 0 }
 
 // Tally counts workers that have ended by themselves, and how many of them failed.
 type Tally struct{ Ended, Failed int }

@@ -22,6 +22,7 @@ const (
 	defaultFactorSlow   = "2"
 	defaultNetBandwidth = 100
 	defaultQuarantine   = "10m"
+	quarantineTime      = 10 * time.Minute // the same
 )
 
 // Defaults of the test of the links between accelerators, which are MetaX's as job.DefaultBoxPairs: MB/s and healthy
@@ -73,8 +74,8 @@ func checkSettings() []setting {
 			},
 		},
 		{
-			flag: "exclude-straggler", form: formSwitch, def: "false", group: groupCheck, anywhere: true, use: use{checked, losable},
-			help: "A straggler leaves the job with status 81; otherwise it is only told.",
+			flag: "exclude-straggler", form: formSwitch, def: "false", group: groupCheck, anywhere: true, use: use{losable},
+			help: "A straggler leaves the job with status 81; otherwise it is only told: one that the network check finds at once, one that is found slow while it trains at the next restart, where enough nodes are left.",
 			set:  func(r *Request, text string) error { return setSwitch(&check(r).ExcludeStraggler, text) },
 		},
 		{
@@ -115,13 +116,13 @@ func checkSettings() []setting {
 			set:  func(r *Request, text string) error { return setCount(&check(r).Switchbox.MinChannels, text) },
 		},
 		{
-			flag: "on-node-fault", arg: "CMD", group: groupCheck, anywhere: true, use: use{anyCheck},
+			flag: "on-node-fault", arg: "CMD", group: groupCheck, anywhere: true, use: use{leaves},
 			help: "Command for the shell, run by the node with group rank 0 for each node that has to leave: MUSTER_NODE, MUSTER_VERDICT (faulty, straggler, undecided), MUSTER_STATUS and MUSTER_REASON tell it which and why. It could cordon the node.",
 			set:  func(r *Request, text string) error { check(r).OnNodeFault = text; return nil },
 		},
 		{
 			flag: "quarantine", form: formTime, arg: "TIME", def: defaultQuarantine, group: groupCheck, anywhere: true,
-			use:  use{byAgents, anyCheck, severalNodes, comeBack, spareNodes},
+			use:  use{byAgents, leaves, severalNodes, comeBack, spareNodes},
 			help: "How long a node that had to leave may not come back: twice as long with each time. It is known by its name and by the ids of its accelerators. 0: it may at once.",
 			set:  func(r *Request, text string) error { return setTime(&check(r).Quarantine, text) },
 		},
@@ -190,7 +191,14 @@ func settleCheck(r *Request, words map[string]given, wrong *problems) {
 			"give --network-check too; muster run takes --switchbox-check alone"))
 	}
 	if !c.Network && !box {
-		*c = job.CheckRules{}
+		kept := job.CheckRules{ExcludeStraggler: c.ExcludeStraggler}
+		if r.Job.Excludes() {
+			kept.OnNodeFault, kept.Quarantine = c.OnNodeFault, c.Quarantine
+			if _, given := words["quarantine"]; !given {
+				kept.Quarantine = quarantineTime
+			}
+		}
+		*c = kept
 		return
 	}
 	for _, s := range checkSettings() { // what nobody gave has its default, as if it were typed

@@ -16,7 +16,14 @@ var (
 	restartsHung = condition{
 		"while --max-restarts is 0: nothing would be restarted", "give --max-restarts N, or --on-hang dump or fail",
 		func(r *Request, _ map[string]given) bool {
-			return r.Job.Hang.Action != job.HangRestart || r.Job.Restart.MaxRestarts > 0
+			return r.Job.Hang.Action != job.HangRestart && !r.Job.Hang.Exclude || r.Job.Restart.MaxRestarts > 0
+		},
+	}
+	// excludesHung is met where there may be a node that the others can do without.
+	excludesHung = condition{
+		"with exclude on one node", "leave exclude out: one node has no others that go on without it",
+		func(r *Request, words map[string]given) bool {
+			return !r.Job.Hang.Exclude || severalNodes.met(r, words)
 		},
 	}
 )
@@ -37,25 +44,32 @@ func hangSettings() []setting {
 			},
 		},
 		{
-			flag: "on-hang", form: formList, arg: "dump[,restart|,fail]", def: "dump", group: groupExits, anywhere: true,
-			use:  use{watchesHangs, restartsHung},
-			help: "What follows when the workers hang: the evidence is kept (dump, always), all workers start again, counted as after a failure (restart), or the job fails (fail).",
+			flag: "on-hang", form: formList, arg: "dump[,exclude][,restart|,fail]", def: "dump", group: groupExits, anywhere: true,
+			use:  use{watchesHangs, restartsHung, excludesHung},
+			help: "What follows when the workers hang: the evidence is kept (dump, always); the node leaves that holds up all others and in which the cause lies (its workers are stopped by a signal, or wait in the kernel), with status 80, and all workers start again without it (exclude); where there is no such node, or the job cannot do without it, all workers start again, counted as after a failure (restart), or the job fails (fail).",
 			set: func(r *Request, text string) error {
 				words := strings.Split(text, ",")
-				r.Job.Hang.Action = job.HangDump
+				r.Job.Hang.Action, r.Job.Hang.Exclude = job.HangDump, false
 				for i, word := range words {
 					switch action := job.HangAction(strings.TrimSpace(word)); action {
 					case job.HangDump:
 						if i > 0 {
 							return errors.New("dump comes first, if it is named")
 						}
+					case job.HangExclude:
+						if r.Job.Hang.Exclude {
+							return errors.New("exclude is named twice")
+						}
+						r.Job.Hang.Exclude = true
 					case job.HangRestart, job.HangFail:
 						if i < len(words)-1 {
 							return errors.New("nothing can follow " + string(action))
 						}
 						r.Job.Hang.Action = action
 					default:
-						return &choiceError{[]string{string(job.HangDump), string(job.HangRestart), string(job.HangFail)}}
+						return &choiceError{[]string{
+							string(job.HangDump), string(job.HangExclude), string(job.HangRestart), string(job.HangFail),
+						}}
 					}
 				}
 				return nil

@@ -36,6 +36,9 @@ func TestHangSettings(t *testing.T) {
 		"run --hang-timeout 300 prog": {Timeout: 5 * time.Minute},
 		"run --hang-timeout 90s --on-hang dump prog":                         {Timeout: 90 * time.Second, Action: job.HangDump},
 		"run --hang-timeout 1m --on-hang dump,restart --max-restarts 1 prog": {Timeout: time.Minute, Action: job.HangRestart},
+		"run --nnodes 1:2 --rdzv muster://n0 --run-id j --hang-timeout 9 --max-restarts 1 --on-hang dump,exclude,fail prog": {
+			Timeout: 9 * time.Second, Exclude: true, Action: job.HangFail,
+		},
 		"--hang-timeout 1m --on-hang fail torchrun t.py":                     {Timeout: time.Minute, Action: job.HangFail},
 		"run --nnodes 2 --rdzv muster://n0 --run-id j --hang-timeout 9 prog": {Timeout: 9 * time.Second},
 		"run --stacks on prog": {Stacks: job.StacksOn},
@@ -56,14 +59,16 @@ func TestHangSettings(t *testing.T) {
 		}
 	}
 	for line, says := range map[string]string{
-		"run --hang-timeout x prog":                                                     "hang-timeout",
-		"run --hang-timeout 9 --on-hang restart prog":                                   "while --max-restarts is 0",
-		"run --on-hang fail prog":                                                       "without --hang-timeout",
-		"run --hang-timeout 9 --on-hang kill prog":                                      "dump, restart, fail",
-		"run --hang-timeout 9 --on-hang fail,dump prog":                                 "nothing can follow fail",
-		"run --hang-timeout 9 --max-restarts 1 --on-hang restart,fail prog":             "nothing can follow restart",
-		"--hang-timeout 9 horovodrun -np 2 --min-np 1 --host-discovery-script ./d prog": "elastic horovodrun",
-		"run --stacks maybe prog":                                                       "auto, on, off",
+		"run --hang-timeout x prog":                                                              "hang-timeout",
+		"run --hang-timeout 9 --on-hang restart prog":                                            "while --max-restarts is 0",
+		"run --on-hang fail prog":                                                                "without --hang-timeout",
+		"run --hang-timeout 9 --on-hang kill prog":                                               "dump, exclude, restart, fail",
+		"run --hang-timeout 9 --max-restarts 1 --on-hang exclude prog":                           "with exclude on one node",
+		"run --nnodes 1:2 --rdzv muster://n0 --run-id j --hang-timeout 9 --on-hang exclude prog": "while --max-restarts is 0",
+		"run --hang-timeout 9 --on-hang fail,dump prog":                                          "nothing can follow fail",
+		"run --hang-timeout 9 --max-restarts 1 --on-hang restart,fail prog":                      "nothing can follow restart",
+		"--hang-timeout 9 horovodrun -np 2 --min-np 1 --host-discovery-script ./d prog":          "elastic horovodrun",
+		"run --stacks maybe prog":                                                                "auto, on, off",
 	} {
 		if _, err := ask("", nil, strings.Fields(line)...); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", line, err)

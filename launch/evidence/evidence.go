@@ -8,8 +8,10 @@ import (
 
 // Node is what was seen on one node.
 type Node struct {
-	Node string    `json:"node"`
-	At   time.Time `json:"at"`
+	Node string `json:"node"`
+	// GroupRank is its rank among the nodes that were looked at together.
+	GroupRank int       `json:"groupRank,omitempty"`
+	At        time.Time `json:"at"`
 	// Seconds is how long looking took.
 	Seconds float64 `json:"seconds"`
 	Ranks   []Rank  `json:"ranks"`

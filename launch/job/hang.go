@@ -8,8 +8,10 @@ type HangRules struct {
 	// steps that they tell instead.
 	Timeout time.Duration
 	Auto    bool
-	// Action is what follows when that is over.
-	Action HangAction
+	// Exclude has the node leave in which the cause lies, and all workers start again without it. Action is what follows
+	// where it does not: there is no such node, or the job cannot do without it.
+	Exclude bool
+	Action  HangAction
 	// Stacks says whether Python workers write their stacks when muster asks.
 	Stacks StacksMode
 }
@@ -20,6 +22,7 @@ type HangAction string
 // The actions. The empty one is HangDump.
 const (
 	HangDump    HangAction = "dump"    // the evidence is kept, and the job goes on
+	HangExclude HangAction = "exclude" // HangRules.Exclude
 	HangRestart HangAction = "restart" // and all workers start again
 	HangFail    HangAction = "fail"    // and the job fails
 )
@@ -40,4 +43,9 @@ func (h HangRules) Watches() bool { return h.Timeout > 0 || h.Auto }
 // Answers reports whether they do.
 func (h HangRules) Answers() bool {
 	return h.Stacks == StacksOn || h.Stacks != StacksOff && h.Watches()
+}
+
+// Excludes reports whether a node may have to leave the job for another reason than a check before the start.
+func (j *Job) Excludes() bool {
+	return !j.Alone() && (j.Hang.Exclude || j.Check.ExcludeStraggler || j.Restart.CrashLoop > 0)
 }

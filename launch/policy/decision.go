@@ -43,6 +43,8 @@ type Decision struct {
 	Delay time.Duration
 	// Linger belongs to succeed: how long the workers that still run may go on.
 	Linger time.Duration
+	// Exclude belongs to a Restart: the node that has to leave before the next start.
+	Exclude rendezvous.Expulsion
 	// Orders belong to a Reassemble that somebody has asked for.
 	Orders rendezvous.Orders
 	// Node is the host whose agent decided, empty for this one and for handlers. Text says why where Reason is none of
@@ -78,7 +80,7 @@ func (d Decision) Proposal(node string) rendezvous.Verdict {
 	v := rendezvous.Verdict{Reason: string(d.Reason), Message: d.Message(), Node: node, Rank: d.Rank, Status: d.Status}
 	switch d.Verdict {
 	case Restart:
-		v.Kind, v.Restarts, v.Delay = rendezvous.Restart, d.Restarts, d.Delay
+		v.Kind, v.Restarts, v.Delay, v.Exclude = rendezvous.Restart, d.Restarts, d.Delay, d.Exclude
 	case Succeed:
 		v.Kind, v.Linger = rendezvous.Succeed, d.Linger
 	case Fail:
@@ -109,7 +111,8 @@ func DecisionOf(v rendezvous.Verdict) Decision {
 	}
 	switch v.Kind {
 	case rendezvous.Restart:
-		d.Verdict, d.Delay = Restart, max(v.Delay, 0)
+		d.Verdict, d.Delay, d.Exclude = Restart, max(v.Delay, 0), v.Exclude
+		d.Exclude.Node, d.Exclude.Reason = printable.Output(v.Exclude.Node), printable.Output(v.Exclude.Reason)
 	case rendezvous.Reassemble:
 		d.Verdict, d.Rank, d.Status, d.Orders = Reassemble, -1, 0, v.Orders
 	case rendezvous.Succeed:

@@ -13,7 +13,7 @@ func (p *Policy) hang(e Event) Decision {
 		p.state = decided
 		return d
 	}
-	if loop, is := p.looping(e); is {
+	if loop, is := p.looping(e); is && !e.Exclude.Any() {
 		return loop
 	}
 	switch why := p.overLimit(e.At); {
@@ -24,7 +24,10 @@ func (p *Policy) hang(e Event) Decision {
 		p.state, d.Reason = decided, why
 		return d
 	}
+	if e.Exclude.Any() {
+		p.idle = 0
+	}
 	p.idle++
-	d.Verdict, d.Status = Restart, 0
+	d.Verdict, d.Status, d.Exclude = Restart, 0, e.Exclude
 	return p.again(e.At, d)
 }

@@ -90,15 +90,25 @@ func (p *Policy) Account(d Decision, here string) string {
 	return text
 }
 
-// looping ends the job where as many restarts as a crash loop has have not brought it further, before the failure e.
-func (p *Policy) looping(e Event) (Decision, bool) {
+// InLoop reports whether a crash loop ends the job with one more failure without progress.
+func (p *Policy) InLoop() bool { return p.rules.CrashLoop > 0 && p.idle >= p.rules.CrashLoop }
+
+// inLoop takes in whether the job has come further, and reports whether the failure e ends it as a crash loop.
+func (p *Policy) inLoop(e Event) bool {
 	if e.Further {
 		p.idle = 0
 	}
-	if p.rules.CrashLoop == 0 || p.idle < p.rules.CrashLoop {
+	return p.InLoop()
+}
+
+// looping ends the job where as many restarts as a crash loop has have not brought it further, before the failure e.
+func (p *Policy) looping(e Event) (Decision, bool) {
+	if !p.inLoop(e) {
 		return Decision{}, false
 	}
-	p.state = decided
+	if !e.Exclude.Any() {
+		p.state = decided
+	}
 	text := e.Text
 	if e.Kind != WorkersHang {
 		text = fmt.Sprintf("rank %d ended with status %d", e.Rank, e.Status)

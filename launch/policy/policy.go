@@ -55,6 +55,9 @@ type Event struct {
 	// StartAgain says of WorkersHang that the workers are to start again, if a restart is left; the job fails
 	// otherwise. Its Text says what they do, its Status how the job ends.
 	StartAgain bool
+	// Exclude is the node that workers can go on without: it belongs to WorkersHang, where it is to leave, and to
+	// WorkerExited, where it is to leave instead of the end of a job in a crash loop. The zero value is none.
+	Exclude rendezvous.Expulsion
 	// Said belongs to VerdictHeard, and Own says that this node had proposed it.
 	Said rendezvous.Verdict
 	Own  bool
@@ -336,14 +339,19 @@ func (p *Policy) retry(now time.Time, e Event, how Verdict) Decision {
 	if !p.restartable(e.Status) {
 		return p.failure(e, job.ReasonWorkerFailed)
 	}
-	if d, is := p.looping(e); is {
+	excludes := e.Exclude.Any() && p.inLoop(e)
+	if d, is := p.looping(e); is && !excludes {
 		return d
 	}
 	if why := p.overLimit(now); why != "" {
 		return p.failure(e, why)
 	}
+	d := Decision{Verdict: how, Reason: job.ReasonWorkerFailed, Rank: e.Rank, Status: e.Status}
+	if excludes {
+		p.idle, d.Verdict, d.Exclude = 0, Restart, e.Exclude
+	}
 	p.idle++
-	return p.again(now, Decision{Verdict: how, Reason: job.ReasonWorkerFailed, Rank: e.Rank, Status: e.Status})
+	return p.again(now, d)
 }
 
 func (p *Policy) failure(e Event, why job.Reason) Decision {
@@ -415,7 +423,7 @@ func (p *Policy) follow(e Event) Decision {
 	case Restart:
 		p.heal(e.At)
 		p.inARow++
-		if e.Further {
+		if e.Further || d.Exclude.Any() {
 			p.idle = 0
 		}
 		p.idle++

@@ -97,8 +97,14 @@ func parseEvent(t *testing.T, word, rest string) Event {
 		e.Stopped = len(fields) > 3 && fields[3] == "stopped"
 		e.Echo = len(fields) > 3 && fields[3] == "echo"
 		e.Further = len(fields) > 3 && fields[3] == "further"
+		if slices.Contains(fields, "exclude") {
+			e.Exclude = rendezvous.Expulsion{GroupRank: 1, Node: "node-b", Status: 80}
+		}
 	case "hang":
 		e.Kind, e.StartAgain, e.Status, e.Text = WorkersHang, slices.Contains(fields, "restart"), 124, "nobody lives"
+		if slices.Contains(fields, "exclude") {
+			e.Exclude = rendezvous.Expulsion{GroupRank: 1, Node: "node-b", Status: 80}
+		}
 	case "waited":
 		e.Kind = WaitedEnough
 	default:
@@ -163,6 +169,9 @@ func describe(d Decision) string {
 	}[d.Verdict]
 	if d.Verdict == Restart || d.Verdict == RestartNode || d.Verdict == RestartWorker {
 		text += fmt.Sprintf(" %d after %v", d.Restarts, d.Delay)
+	}
+	if d.Exclude.Any() {
+		text += " without " + d.Exclude.Node
 	}
 	if d.Linger > 0 {
 		text += fmt.Sprintf(" after at most %v", d.Linger)

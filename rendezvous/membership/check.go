@@ -251,5 +251,9 @@ func checkVerdict(v *rendezvous.Verdict) error {
 	if len(v.Reason) > maxLabel || len(v.Node) > maxLabel || len(v.Message) > maxMessage {
 		return errors.New("a text in it is too long")
 	}
+	if e := v.Exclude; e.GroupRank < 0 || e.GroupRank >= maxWorld || e.Status < 0 || e.Status > 255 || len(e.Node) > maxLabel ||
+		len(e.Reason) > maxMessage {
+		return fmt.Errorf("it excludes node %d with status %d", e.GroupRank, e.Status)
+	}
 	return checkOrders(v.Orders)
 }

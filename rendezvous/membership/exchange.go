@@ -18,6 +18,7 @@ func (r *round) offer(ctx context.Context, v rendezvous.Verdict) (rendezvous.Ver
 	if len(v.Message) > maxMessage {
 		v.Message = v.Message[:maxMessage]
 	}
+	v.Exclude.Reason, v.Exclude.Node = clip(v.Exclude.Reason, maxMessage), clip(v.Exclude.Node, maxLabel)
 	r.noted(key)
 	var counts verdictRecord
 	_, err := r.s.conn.claim(ctx, key, v, &counts)

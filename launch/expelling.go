@@ -1,0 +1,130 @@
+package launch
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"muster/internal/errhint"
+	"muster/launch/diagnose"
+	"muster/launch/evidence"
+	"muster/launch/policy"
+	"muster/rendezvous"
+)
+
+// A node that has to leave, though no check has found it unfit, does so in the next round, as one that a check finds:
+// all nodes meet again, that one leaves with its status, and the others go on without it.
+
+// canSpare reports whether the job may go on without one of the nodes of a round.
+func (a *Agent) canSpare(r *rendezvous.Round) bool {
+	j := &a.Plan.Job
+	if r.GroupWorldSize <= 1 || r.Board() == nil { // agents of torchrun know of no such thing
+		return false
+	}
+	unit := max(j.Meeting.NodeUnit, 1)
+	return (r.GroupWorldSize-1)/unit*unit >= j.Nodes.Min || j.Meeting.Spares > r.Replacements
+}
+
+// toLeave is the node of a rank that has to leave the round, the zero value where the job cannot do without it.
+func (a *Agent) toLeave(groupRank int, node string, status int, reason string) rendezvous.Expulsion {
+	if !a.canSpare(&a.meeting.Round) {
+		a.Log.Warn().Str("node", node).Str("reason", reason).Msg("the node is not excluded: too few nodes would be left")
+		return rendezvous.Expulsion{}
+	}
+	return rendezvous.Expulsion{GroupRank: groupRank, Node: node, Status: status, Reason: reason}
+}
+
+// nodesCause are the kinds of hang that come from a node and not from the program.
+var nodesCause = []diagnose.Kind{diagnose.Stopped, diagnose.Blocked}
+
+// hungNode is the node that has to leave because of a hang: its workers hold up all others, and the reason lies in it.
+func (a *Agent) hungNode(v diagnose.Verdict, nodes []evidence.Node) rendezvous.Expulsion {
+	if !slices.Contains(nodesCause, v.Kind) || len(v.Culprits) == 0 {
+		return rendezvous.Expulsion{}
+	}
+	at := -1
+	for i := range nodes {
+		for _, r := range nodes[i].Ranks {
+			switch {
+			case !slices.Contains(v.Culprits, r.Rank):
+			case at >= 0 && at != i:
+				return rendezvous.Expulsion{} // no single node is to blame
+			default:
+				at = i
+			}
+		}
+	}
+	if at < 0 {
+		return rendezvous.Expulsion{}
+	}
+	return a.toLeave(nodes[at].GroupRank, nodes[at].Node, errhint.Faulty, v.Sentence)
+}
+
+// failingNode is this node where it has to leave because all failures of a crash loop come from it.
+func (a *Agent) failingNode(w *worker) rendezvous.Expulsion {
+	rules := &a.Plan.Job.Restart
+	if rules.CrashLoop == 0 || w.stopped || w.proc.Exit().Success() || !a.policy.InLoop() || a.loop.expelled || a.meeting.alone() ||
+		!a.loop.always(a.Plan.Hostname, rules.CrashLoop) || !a.canSpare(&a.meeting.Round) || !a.uniqueName() {
+		return rendezvous.Expulsion{}
+	}
+	return a.toLeave(a.meeting.GroupRank, a.Plan.Hostname, errhint.Faulty, fmt.Sprintf(
+		"the last %d failures, which were in a crash loop, all came from this node", rules.CrashLoop+1))
+}
+
+// always reports whether the newest n failures came from one node.
+func (c *crashLoop) always(node string, n int) bool {
+	if len(c.failed) < n {
+		return false
+	}
+	return !slices.ContainsFunc(c.failed[len(c.failed)-n:], func(f attempt) bool { return f.node != node })
+}
+
+// uniqueName reports whether no other node of the round has this one's name.
+func (a *Agent) uniqueName() bool {
+	names, same := a.Steering.nodeNames(context.Background(), a.Steering.Status()), 0 // it bounds itself
+	for _, n := range names {
+		if n == a.Plan.Hostname {
+			same++
+		}
+	}
+	return same == 1
+}
+
+// expel does what the last round has decided on one of its nodes. It returns nothing where none has to leave.
+func (a *Agent) expel(ctx context.Context) *policy.Decision {
+	m := a.meeting
+	e := m.expel
+	if !e.Any() {
+		return nil
+	}
+	m.expel = rendezvous.Expulsion{}
+	if !m.expelMe && m.GroupWorldSize < m.expelFrom { // it has not come back: its workers may not have ended
+		a.exclude(ctx, []rendezvous.Exclusion{{Node: e.Node, Reason: e.Reason}}, m.GroupRank == 0)
+		return nil
+	}
+	if !a.canSpare(&m.Round) {
+		if m.GroupRank == 0 {
+			a.Log.Warn().Str("node", e.Node).Str("reason", e.Reason).Msg("the node is not excluded: too few nodes would be left")
+		}
+		return nil
+	}
+	out := CheckOutcome{
+		Again: true, Message: fmt.Sprintf("node %s has to leave: %s", e.Node, e.Reason),
+		Excluded: []rendezvous.Exclusion{{Node: e.Node, Reason: e.Reason}},
+	}
+	if m.expelMe {
+		out.Status = e.Status
+	}
+	d := afterCheck(out)
+	if d.Verdict == policy.Leave {
+		a.unfit = d
+	}
+	m.checked, a.loop.expelled = true, true
+	a.exclude(ctx, out.Excluded, m.GroupRank == 0)
+	if m.GroupRank == 0 {
+		a.tellFault(ctx, NodeFault{Node: e.Node, Reason: e.Reason, Status: e.Status})
+	}
+	a.Steering.checked(out, d, nil, time.Duration(0))
+	return d
+}
