@@ -160,8 +160,9 @@ tidy: ## go mod tidy; fails if it changed something
 
 .PHONY: golden
 golden: test-deps ## rewrite the golden files of every package that has an -update flag; review the diff
-	packages=$$(grep -rlE --include='*_test.go' 'flag\.Bool\("update"' . | xargs -r dirname | sort -u); \
-	if [ -n "$$packages" ]; then go test $$packages -update; fi
+	packages=$$(grep -rlE --include='*_test.go' 'flag\.Bool\("update"' . | xargs -r dirname | sort -u | grep -v cmd/muster); \
+	go test $$packages -update
+	go test ./cmd/muster -run 'TestReferencePages$$' -update
 
 .PHONY: bench
 bench: build test-deps ## our figures beside torchrun's, with budgets; JSON in build/bench.json (20 minutes, run it alone)

@@ -2,7 +2,7 @@
 # Makes the packages of all architectures: dist.sh OUTDIR. make dist calls it, with these variables:
 #
 #   GO_TAGS     build tags                        VERSION  the version (scripts/version.sh)
-#   DIST_ARCHS  architectures (amd64 arm64)
+#   DIST_ARCHS  architectures (amd64 arm64)      MAINTAINER  of the Debian package: NAME <ADDRESS>
 #   NVPROBE     auto: the probe goes into the binaries of which internal/accel/probe/blob has one; require: into all; off
 #
 # What is made depends on the commit, the version, the compilers and the probes alone: two runs give the same bytes.
@@ -48,7 +48,7 @@ for arch in $archs; do
 	GOARCH=$arch build "$tags" "$out/muster-linux-$arch"
 	go run ./scripts/elfcheck "$out/muster-linux-$arch"
 	go run ./scripts/dist -version "$version" -arch "$arch" -epoch "$SOURCE_DATE_EPOCH" -shared "$shared" -modules "$work/modules.json" \
-		-goroot "$(go env GOROOT)" "${probe[@]}" "$out"
+		-goroot "$(go env GOROOT)" -maintainer "${MAINTAINER:-}" "${probe[@]}" "$out"
 done
 cd "$out"
 sha256sum -- * >SHA256SUMS

@@ -80,7 +80,7 @@ func Torchrun(t testing.TB) string {
 
 // Peer returns the bin folder of the environment with a launcher that muster replaces, a framework whose checkpoints it
 // keeps, or one of an example: accelerate (with which transformers' Trainer runs), colossalai, deepspeed, dlrover,
-// horovod, jax, lightning, megatron-core or spark. scripts/peers has their versions.
+// horovod, jax, lightning, megatron-core or spark; or the installers uv and pipx. scripts/peers has their versions.
 func Peer(t testing.TB, name string) string {
 	t.Helper()
 	Long(t)

@@ -3,6 +3,7 @@ package main
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"crypto/md5"
 	"fmt"
@@ -15,7 +16,8 @@ import (
 )
 
 const (
-	maintainer = "the muster maintainers <muster@localhost>"
+	// maintainer is who answers for the package where nobody says who has built it: a name, and no address.
+	maintainer = "The muster authors <no-address@muster.invalid>"
 	copyright  = `Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
 Upstream-Name: muster
 
@@ -55,7 +57,7 @@ Description: %s
  run, accelerate launch or a simple mpirun, and the same job runs: restarted at
  once, with the failing worker named, and nothing left behind. It is one static
  binary, and needs no Python of its own.
-`, distribution, r.version.debian(), r.arch, maintainer, size, strings.ToLower(summary[:1])+summary[1:])
+`, distribution, r.version.debian(), r.arch, cmp.Or(r.maintainer, maintainer), size, strings.ToLower(summary[:1])+summary[1:])
 	head, err := packed([]file{{"control", []byte(control), 0o644}, {"md5sums", []byte(sums.String()), 0o644}}, "./", r.made)
 	if err != nil {
 		return "", nil, err

@@ -24,17 +24,18 @@ const summary = "Launches distributed training in place of torchrun and its rela
 
 // release is what is packed, and where it comes from.
 type release struct {
-	version  version
-	arch     string    // as Go names it
-	made     time.Time // of every file inside
-	source   string    // the root of the repository
-	shared   string    // man pages and completions
-	goroot   string
-	out      string
-	binary   []byte
-	notices  []byte
-	sbom     []byte
-	sbomName string
+	version    version
+	arch       string    // as Go names it
+	made       time.Time // of every file inside
+	maintainer string    // who answers for the Debian package, "": the authors
+	source     string    // the root of the repository
+	shared     string    // man pages and completions
+	goroot     string
+	out        string
+	binary     []byte
+	notices    []byte
+	sbom       []byte
+	sbomName   string
 }
 
 func main() {
@@ -54,6 +55,7 @@ func run(args []string) error {
 	flags.StringVar(&text, "version", "", "as scripts/version.sh prints it")
 	flags.StringVar(&r.arch, "arch", "", "amd64 or arm64")
 	flags.Int64Var(&epoch, "epoch", -1, "the time of every file, in seconds since 1970")
+	flags.StringVar(&r.maintainer, "maintainer", "", "who answers for the Debian package: NAME <ADDRESS>")
 	flags.StringVar(&r.source, "source", ".", "the root of the repository")
 	flags.StringVar(&r.shared, "shared", "", "directory with man/ and completion/")
 	flags.StringVar(&r.goroot, "goroot", "", "where Go's licence lies")
