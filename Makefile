@@ -125,6 +125,10 @@ soak: build test-deps ## the tests with their full random counts, 100 crash runs
 	MUSTER_SOAK=1 MUSTER_TEST_REQUIRE=1 $(SPARK)/bin/python -m unittest discover -s examples/spark-preprocess
 	go run ./bench -muster bin/muster -torch $(TORCH) -only survival,goodput -jobs 100 -json build/soak.json
 
+.PHONY: gpu
+gpu: ## what only a machine with an NVIDIA GPU shows, with a muster that make release or make build has left (PyTorch for CUDA in python3)
+	scripts/gpu-checks.sh
+
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME (20s) each
 	scripts/fuzz.sh $(FUZZTIME)

@@ -38,7 +38,7 @@ func (s *Steering) take(ctx context.Context, r rendezvous.Round) (end func()) {
 	b := roundBoard{groupRank: r.GroupRank, nodes: r.GroupWorldSize}
 	b.Board = r.Board()
 	s.mu.Lock()
-	s.board, s.others, s.inRound, s.nextLook = b, map[int]heardStatus{}, true, 0
+	s.board, s.others, s.inRound, s.nextLook, s.nextWant = b, map[int]heardStatus{}, true, 0, 0
 	s.mu.Unlock()
 	left := func() {
 		s.mu.Lock()
@@ -55,6 +55,9 @@ func (s *Steering) take(ctx context.Context, r rendezvous.Round) (end func()) {
 	wg.Go(func() { s.listenPause(ctx, b) })
 	wg.Go(func() { s.listenKill(ctx, b) })
 	wg.Go(func() { s.listenLooks(ctx, b) })
+	if s.devices.tells() {
+		wg.Go(func() { s.listenWants(ctx, b) })
+	}
 	return func() {
 		left()
 		cancel()

@@ -32,6 +32,7 @@ const (
 
 // Status implements control.Served.
 func (v served) Status(ctx context.Context, scope control.Scope) (report.Status, error) {
+	v.s.lookedAt(ctx, scope == control.World)
 	own := v.s.lookedUp()
 	if scope == control.Node || own.Nodes <= 1 {
 		return own, nil

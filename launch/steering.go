@@ -88,6 +88,11 @@ type Steering struct {
 	relay relaying
 	// usageNews counts what was found of the workers' use of the machine.
 	usageNews uint64
+	// devices is what the workers' accelerators are used for. nextWant is the number under which the nodes of the round
+	// hear the next time that somebody looks, wantAsked when this one has told it last.
+	devices   *deviceWatch
+	nextWant  int
+	wantAsked time.Time
 	// gather add to what is measured.
 	gather []func(*report.Measured)
 }
@@ -150,11 +155,13 @@ func OpenSteering(ctx context.Context, p *plan.Plan, part bool, token []byte, lo
 			Tasks: []report.Task{},
 		},
 	}
+	s.devices = newDeviceWatch(p, s.workersRunning, log)
 	s.accounts.ledger.Enter(accounting.Start, time.Now())
 	muster := control.Muster{Role: control.Agent, Part: part, PID: os.Getpid(), RunDir: dir.Path}
 	s.server, err = control.Serve(control.Config{Dir: dir.Path, Served: served{s}, Log: log, Muster: muster})
 	s.openSpans() //nolint:contextcheck // Close ends it
 	s.look.Go(s.watchSections)
+	s.look.Go(func() { s.devices.run(s.closed) })
 	if part || !p.Job.Alone() {
 		s.look.Go(s.watchUsage)
 	}
@@ -202,6 +209,7 @@ func (s *Steering) Status() report.Status {
 	defer s.mu.Unlock()
 	d := s.statusLocked()
 	s.usedLocked(d.Ranks)
+	s.devices.tell(d.Ranks)
 	return d
 }
 
@@ -474,5 +482,6 @@ func (s *Steering) lookedUp() report.Status {
 			r.LastOutput = &last
 		}
 	}
+	s.devices.tell(d.Ranks)
 	return d
 }

@@ -112,7 +112,7 @@ func (s *Steering) awaitNews(ctx context.Context, said uint64, every time.Durati
 func (s *Steering) words() (sum uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sum = s.usageNews
+	sum = s.usageNews + s.devices.told()
 	for i := range s.places {
 		if w := s.places[i].worker; w != nil {
 			if r, told := w.progress.Read(); told {

@@ -8,12 +8,15 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/rs/zerolog"
 
 	"muster/cmd/dialect"
 	"muster/cmd/dryrun"
 	"muster/internal/accel"
+	"muster/internal/accel/nvline"
+	"muster/internal/accel/rehearsal"
 	"muster/internal/errhint"
 	"muster/internal/hardware"
 	"muster/internal/logtext"
@@ -160,6 +163,7 @@ func (a *app) Machine(job job.Job, log zerolog.Logger) (plan.Machine, error) {
 	near, lookup := root, seen
 	find := func() accel.Inventory { return accel.Detect(root, seen) }
 	var standIns func([]int) ([]int, error)
+	var rehearsed *rehearsal.Fake
 	if job.Fake != "" {
 		fake, err := hardware.LoadFake(job.Fake, m.Hostname, job.FakeOnReal)
 		if err != nil {
@@ -175,12 +179,17 @@ func (a *app) Machine(job job.Job, log zerolog.Logger) (plan.Machine, error) {
 				fake.Path()).Msg("the spec says something of networks, which nobody looks at: nodes probe each other only in their check (--network-check), and with a token (--token-file)")
 		}
 		m.DeviceEnv, m.RoundEnv = fake.Env(), fake.RoundEnv
+		rehearsed = fake
 		near, lookup = fake.Root(root), fake.Lookup(seen)
 		find = func() accel.Inventory { return fake.Detect(root, seen) }
 		standIns = func(cpus []int) ([]int, error) { return fake.OnMachine(cpus, root) }
 	}
-	d := devices.New(devices.Config{Job: &job, Near: near, Lookup: lookup, Detect: find, StandIns: standIns, Log: log})
+	use := func(ctx context.Context, gpus int, every time.Duration, told func([]nvline.Use)) error {
+		return hardware.WatchUse(ctx, rehearsed, a.environ, gpus, every, told)
+	}
+	d := devices.New(devices.Config{Job: &job, Near: near, Lookup: lookup, Detect: find, WatchUse: use, StandIns: standIns, Log: log})
 	m.CountWorkers, m.CountDevices, m.AssignDevices, m.BindWorkers = d.Count, d.Visible, d.Assign, d.Bind
+	m.DeviceUse = d
 	return m, nil
 }
 

@@ -164,11 +164,30 @@ func TestSeeAndSteer(t *testing.T) {
 	j.nothingLeft(j.runtimeDir)
 }
 
+// twoBusyGPUs is a spec of two GPUs that are in use.
+func twoBusyGPUs(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "gpus.yaml")
+	text := "version: 1\ndefaults: {count: 2, memory_mib: 40960, faults: [" +
+		"{gpu: 0, kind: busy, mib: 900, percent: 87}, {gpu: 1, kind: busy, mib: 900, percent: 87}]}\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// usesGPU reports whether a rank's use of its own GPU of twoBusyGPUs is known.
+func usesGPU(r *report.Rank) bool {
+	return len(r.Devices) == 1 && r.DevicesTime != nil && r.Devices[0].Index == r.LocalRank && r.Devices[0].MemoryBytes != nil &&
+		*r.Devices[0].MemoryBytes == 900<<20 && r.Devices[0].Utilization != nil && *r.Devices[0].Utilization == 0.87
+}
+
 // TestSeeWorld sees a job of three agents of torchrun's name from each of them, and restarts and stops it by one.
 func TestSeeWorld(t *testing.T) {
 	t.Parallel()
 	flags, _ := staticFlags(t, 3)
 	m := newMeet(t, untilStopped, append(flags, "--nproc-per-node=2")...)
+	m.env = append(m.env, "MUSTER_FAKE="+twoBusyGPUs(t))
 	var agents []*testJob
 	for rank := range 3 {
 		agents = append(agents, m.start(rank, fmt.Sprintf("--node-rank=%d", rank), fmt.Sprintf("--local-addr=127.0.0.%d", rank+1)))
@@ -186,10 +205,13 @@ func TestSeeWorld(t *testing.T) {
 		testutil.Eventually(t, time.Minute, "what all ranks use is known", func() bool {
 			a, _ = statusOf(t, j.runtimeDir)
 			return len(a.Ranks) == 6 && !slices.ContainsFunc(a.Ranks, func(r report.Rank) bool {
-				return r.CPUSeconds == nil || r.ResidentBytes == nil || *r.ResidentBytes < 1<<16 || r.UsageTime == nil
+				return r.CPUSeconds == nil || r.ResidentBytes == nil || *r.ResidentBytes < 1<<16 || r.UsageTime == nil || !usesGPU(&r)
 			})
 		})
 	}
+	steering(t, agents[0].runtimeDir, "status", "-o", "wide").expect(t, 0, "DEVICE MEM    DEVICE USE", "900MiB/40GiB  87%")
+	steering(t, agents[0].runtimeDir, "top").expect(t, 0, "900MiB/40GiB  87%")
+	steering(t, agents[0].runtimeDir, "metrics", "--world").expect(t, 0, `muster_worker_device_utilization_ratio{rank="5",node="`, `device="1"} 0.87`)
 	steering(t, agents[0].runtimeDir, "exec", "--rank", "5", "--", "sh", "-c", "echo in $RANK; exit 4").expect(t, 4, "in 5\n")
 	steering(t, agents[1].runtimeDir, "restart").expect(t, 0, "start again")
 	for i, j := range agents {
@@ -259,8 +281,15 @@ func TestSeeLauncher(t *testing.T) {
 			if c.role == control.Simulation {
 				environ = []string{"MUSTER_FAKE=" + filepath.Join("..", "..", "examples", "cluster.yaml")}
 			}
+			if c.role == control.Launcher {
+				environ = []string{"MUSTER_FAKE=" + twoBusyGPUs(t)}
+			}
 			j := start(t, environ, c.args...)
 			a := untilRanks(t, j.runtimeDir, 2)
+			testutil.Eventually(t, time.Minute, "the nodes hear that somebody looks at their launcher", func() bool {
+				d, _ := statusOf(t, j.runtimeDir)
+				return c.role != control.Launcher || len(d.Ranks) == 2 && usesGPU(&d.Ranks[0]) && usesGPU(&d.Ranks[1])
+			})
 			if a.Muster.Role != c.role || a.Muster.PID != j.Process.Pid || a.WorldSize != 2 {
 				t.Errorf("%+v", a)
 			}

@@ -5,6 +5,7 @@ package main
 import (
 	"os"
 	"strconv"
+	"time"
 	"unsafe"
 
 	"github.com/NVIDIA/go-nvml/pkg/dl"
@@ -48,9 +49,14 @@ type probe struct {
 	out *writer
 	lib nvml.Interface
 	dl  *dl.DynamicLibrary
+	// quiet says that calls are neither announced nor explained: all of them were made before.
+	quiet bool
 }
 
 func (p *probe) at(call string, gpu int) {
+	if p.quiet {
+		return
+	}
 	p.out.put(nvline.AtLine{T: nvline.At, Call: call, GPU: gpu})
 }
 
@@ -59,6 +65,9 @@ func (p *probe) fatal(call string, rc nvml.Return, why string) {
 }
 
 func (p *probe) na(gpu int, field, why string) {
+	if p.quiet {
+		return
+	}
 	p.out.put(nvline.NALine{T: nvline.NA, GPU: gpu, Field: field, Why: why})
 }
 
@@ -110,6 +119,10 @@ func (p *probe) run() {
 		return
 	}
 	p.out.put(nvline.CountLine{T: nvline.Count, N: n})
+	if ms, err := strconv.Atoi(os.Getenv(nvline.WatchVariable)); err == nil && ms > 0 {
+		p.watch(handle, n, time.Duration(ms)*time.Millisecond)
+		return
+	}
 	var gpus []*gpu
 	for i := range n {
 		p.at(handle, i)
@@ -206,8 +219,8 @@ func on(s nvml.EnableState) *bool {
 	return &b
 }
 
-// ask asks what identifies the GPU first, so that the rest has a name.
-func (g *gpu) ask() {
+// identify asks what identifies the GPU.
+func (g *gpu) identify() {
 	d := g.d
 	g.get("uuid", func() (rc nvml.Return) { g.UUID, rc = d.GetUUID(); return }, "nvmlDeviceGetUUID")
 	g.get("name", func() (rc nvml.Return) { g.Name, rc = d.GetName(); return }, "nvmlDeviceGetName")
@@ -220,11 +233,20 @@ func (g *gpu) ask() {
 		}
 	}
 	g.whole(&g.Minor, "minor", "nvmlDeviceGetMinorNumber", d.GetMinorNumber)
+}
 
+func (g *gpu) memory() {
 	var mem nvml.Memory
-	if g.get("mem", func() (rc nvml.Return) { mem, rc = d.GetMemoryInfo(); return }, "nvmlDeviceGetMemoryInfo") {
+	if g.get("mem", func() (rc nvml.Return) { mem, rc = g.d.GetMemoryInfo(); return }, "nvmlDeviceGetMemoryInfo") {
 		g.MemTotal, g.MemUsed = &mem.Total, &mem.Used
 	}
+}
+
+// ask asks what identifies the GPU first, so that the rest has a name.
+func (g *gpu) ask() {
+	d := g.d
+	g.identify()
+	g.memory()
 	var current, pending int
 	if g.get("mig", func() (rc nvml.Return) { current, pending, rc = d.GetMigMode(); return }, "nvmlDeviceGetMigMode") {
 		g.MIG, g.MIGPending = on(nvml.EnableState(current)), on(nvml.EnableState(pending))

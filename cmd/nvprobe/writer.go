@@ -15,12 +15,17 @@ import (
 )
 
 // writer writes lines, each at once and in one piece: what was said before a crash has been said.
-type writer struct{ to io.Writer }
+type writer struct {
+	to   io.Writer
+	gone bool // nobody reads them any more
+}
 
 func (w *writer) put(line any) {
 	b, err := json.Marshal(line)
 	if err != nil {
 		return // not possible: the lines have neither floats nor cycles
 	}
-	_, _ = w.to.Write(append(b, '\n')) // without a reader there is nobody to tell
+	if _, err := w.to.Write(append(b, '\n')); err != nil {
+		w.gone = true // there is nobody to tell
+	}
 }

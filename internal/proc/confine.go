@@ -1,6 +1,7 @@
 package proc
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +28,9 @@ type Confinement struct {
 	MaxStdout, MaxStderr int
 	// Started, where not nil, is called once the program was executed.
 	Started func()
+	// Line, where not nil, is called with each whole line of stdout, one after the other; nothing of it is kept then.
+	// Deadline begins anew with each line, and MaxStdout bounds a single one.
+	Line func(line []byte)
 }
 
 // Confined is what became of a confined program.
@@ -89,20 +93,29 @@ func Confine(ctx context.Context, c Confinement) (Confined, error) {
 	// A reader ends with the program and all that inherited its pipes, or when its pipe is closed here.
 	var readers sync.WaitGroup
 	stdout, stderr := &capped{max: c.MaxStdout, over: make(chan struct{})}, &capped{max: c.MaxStderr}
+	if c.Line != nil {
+		stdout.line, stdout.lines = c.Line, make(chan struct{}, 1)
+	}
 	readers.Go(func() { stdout.fill(outR) })
 	readers.Go(func() { stderr.fill(errR) })
 
 	deadline := time.NewTimer(c.Deadline)
 	defer deadline.Stop()
 	result := Confined{PID: p.pid}
-	select {
-	case <-p.ended:
-	case <-deadline.C:
-		result.TimedOut = true
-	case <-stdout.over:
-		result.Flooded = true
-	case <-ctx.Done():
-		result.Canceled = true
+	for said := true; said; {
+		said = false
+		select {
+		case <-p.ended:
+		case <-stdout.lines:
+			said = true
+			deadline.Reset(c.Deadline)
+		case <-deadline.C:
+			result.TimedOut = true
+		case <-stdout.over:
+			result.Flooded = true
+		case <-ctx.Done():
+			result.Canceled = true
+		}
 	}
 	if p.kill() {
 		grace := time.NewTimer(c.Grace)
@@ -223,6 +236,9 @@ type capped struct {
 	over chan struct{} // closed at the first byte too many; nil: those are dropped
 	kept []byte
 	full bool // there was more
+	// line is called with each line in place of its being kept; lines has room for the news that there was one.
+	line  func([]byte)
+	lines chan struct{}
 }
 
 func (b *capped) fill(r *os.File) {
@@ -261,6 +277,18 @@ func (b *capped) drain(r *os.File, buf []byte) {
 
 // keep keeps what was read, as far as there is room.
 func (b *capped) keep(read []byte) {
+	for b.line != nil {
+		end := bytes.IndexByte(read, '\n')
+		if end < 0 {
+			break
+		}
+		b.line(append(b.kept, read[:end]...))
+		b.kept, read = b.kept[:0], read[end+1:]
+		select {
+		case b.lines <- struct{}{}:
+		default: // it is known
+		}
+	}
 	room := min(len(read), b.max-len(b.kept))
 	b.kept = append(b.kept, read[:room]...)
 	if room < len(read) && !b.full {

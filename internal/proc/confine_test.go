@@ -63,6 +63,30 @@ func TestConfineLimitsOutput(t *testing.T) {
 	}
 }
 
+// TestConfineLines: a program that goes on saying something runs on beyond its deadline, which begins anew with each line.
+func TestConfineLines(t *testing.T) {
+	t.Parallel()
+	var lines []string
+	take := func(line []byte) { lines = append(lines, string(line)) }
+	c := shell("for i in 1 2 3 4; do echo line $i; sleep 1; done; printf rest")
+	c.Deadline, c.Line = 3*time.Second, take
+	r := confine(t, c)
+	if r.TimedOut || !r.Exit.Success() || strings.Join(lines, ",") != "line 1,line 2,line 3,line 4" || string(r.Stdout) != "rest" {
+		t.Errorf("timed out %v, %v, lines %q and %q", r.TimedOut, r.Exit, lines, r.Stdout)
+	}
+	lines = nil
+	c = shell("echo once; sleep 60")
+	c.Deadline, c.Line = time.Second, take
+	if r := confine(t, c); !r.TimedOut || len(lines) != 1 {
+		t.Errorf("one that falls silent: timed out %v, lines %q", r.TimedOut, lines)
+	}
+	c = shell("yes | tr -d '\\n'")
+	c.Line = take
+	if r := confine(t, c); !r.Flooded {
+		t.Errorf("a line without an end: %+v", r)
+	}
+}
+
 func TestConfineKillsAtTheDeadline(t *testing.T) {
 	c := shell(`trap "" TERM INT HUP; echo begun; while :; do sleep 1; done`)
 	c.Deadline = 300 * time.Millisecond

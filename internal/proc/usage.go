@@ -2,6 +2,7 @@ package proc
 
 import (
 	"os"
+	"slices"
 	"time"
 )
 
@@ -49,3 +50,30 @@ func UsageOf(pids []int) (map[int]Usage, error) {
 	}
 	return used, nil
 }
+
+// Owners tells of processes which of some others each is, or has descended from, in the answer by process id. Those of
+// neither are missing.
+func Owners(pids, of []int) map[int]int {
+	owners := map[int]int{}
+	for _, pid := range pids {
+		for at, up := pid, 0; at > 1 && up < mostGenerations; up++ {
+			if slices.Contains(of, at) {
+				owners[pid] = at
+				break
+			}
+			p, err := statOf(at)
+			if err != nil {
+				break
+			}
+			if slices.Contains(of, p.sid) { // orphans stay in its session
+				owners[pid] = p.sid
+				break
+			}
+			at = p.ppid
+		}
+	}
+	return owners
+}
+
+// mostGenerations is how far back a process is followed.
+const mostGenerations = 64

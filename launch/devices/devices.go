@@ -3,13 +3,16 @@
 package devices
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/rs/zerolog"
 
 	"muster/internal/accel"
+	"muster/internal/accel/nvline"
 	"muster/internal/errhint"
 	"muster/launch/job"
 	"muster/launch/plan"
@@ -38,6 +41,9 @@ type Config struct {
 	Lookup func(string) (string, bool)
 	// Detect looks at the devices. It is called once at most.
 	Detect func() accel.Inventory
+	// WatchUse has told called with what the NVIDIA devices are used for, of which there are gpus, until ctx ends; nil:
+	// nobody can tell.
+	WatchUse func(ctx context.Context, gpus int, every time.Duration, told func([]nvline.Use)) error
 	// StandIns returns the CPUs of this machine that stand for those of Near; nil: they are the same.
 	StandIns func(cpus []int) ([]int, error)
 	Log      zerolog.Logger

@@ -274,6 +274,8 @@ func answerTo(ctx context.Context, s *launch.Steering, m Ask) Answer {
 	}
 	switch {
 	case err != nil:
+	case m.What == AskLook:
+		s.LookedAt(ctx)
 	case m.What == AskRestart:
 		a.Message, err = s.Restart(ctx)
 	case m.What == AskPause:

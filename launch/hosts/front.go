@@ -30,6 +30,8 @@ type front struct {
 	closed bool
 	// stopped says that the end of the job was asked for.
 	stopped bool
+	// looked is when the nodes were told last that somebody looks.
+	looked time.Time
 }
 
 // frontConfig is what a front tells, and what it has done.
@@ -47,6 +49,8 @@ type frontConfig struct {
 	Events *control.Events
 	// Ask has the nodes do something that somebody wants, and says what follows; nil: there is no node that could.
 	Ask func(ctx context.Context, m Ask) (string, error)
+	// Look, where not nil, tells the nodes that somebody looks at the job.
+	Look func(ctx context.Context)
 	// Reach says how the muster is asked that runs ranks; nil: no other muster can be asked.
 	Reach func(ranks []int) (*control.Far, error)
 	// View is where the job can be seen beside the socket.
@@ -126,6 +130,7 @@ var (
 
 // Status implements control.Served.
 func (f *front) Status(ctx context.Context, _ control.Scope) (report.Status, error) {
+	f.tellLook(ctx)
 	if d, ok := f.config.Status(ctx); ok {
 		return d, nil
 	}
@@ -133,6 +138,25 @@ func (f *front) Status(ctx context.Context, _ control.Scope) (report.Status, err
 		Version: 1, RunID: f.config.RunID, Name: f.config.Name, Phase: report.PhasePending,
 		Tasks: []report.Task{}, Conditions: []report.Condition{},
 	}, nil
+}
+
+// lookEvery is how often nodes are told that somebody looks.
+const lookEvery = 10 * time.Second
+
+// tellLook tells the nodes that somebody looks at the job. Nobody waits for that.
+func (f *front) tellLook(ctx context.Context) {
+	if f.config.Look == nil {
+		return
+	}
+	f.mu.Lock()
+	due := time.Since(f.looked) > lookEvery && !f.closed
+	if due {
+		f.looked = time.Now()
+	}
+	f.mu.Unlock()
+	if due {
+		go f.config.Look(context.WithoutCancel(ctx)) // it bounds itself
+	}
 }
 
 // Rank implements control.Served.

@@ -125,6 +125,7 @@ const (
 	AskResume  = "resume"
 	AskScale   = "scale"
 	AskKill    = "rehearse the loss of a node of"
+	AskLook    = "look at" // somebody looks: what is read for them alone is worth reading
 )
 
 // Ask has an agent do something with the job of all nodes that somebody has asked the launcher for.

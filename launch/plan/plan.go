@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
@@ -42,8 +44,31 @@ type Machine struct {
 	// word procs or given as a number; nil for a machine without any. It is called before BindWorkers. It has taken
 	// what Job.Lookup finds into account: its variables win over Env.Set and NodeEnv.
 	AssignDevices func(procs string, workers int) (DeviceVars, error)
+	// DeviceUse tells what the accelerators are used for while the job runs; nil: nobody does.
+	DeviceUse DeviceWatch
 	// Token says that the launcher has brought the job's token.
 	Token bool
+}
+
+// DeviceWatch tells what the accelerators of a node are used for.
+type DeviceWatch interface {
+	// Watchable reports whether there are any of which that can be told. It looks at files, the first time.
+	Watchable() bool
+	// Watch has told called with how they are used, every so often, until ctx ends. The error, nil then, says why it
+	// has ended before that.
+	Watch(ctx context.Context, every time.Duration, told func([]DeviceUse)) error
+	// DevicesOf are the numbers of the accelerators that a local rank of so many workers has, as far as that is known.
+	DevicesOf(localRank, workers int) []int
+}
+
+// DeviceUse is what an accelerator is used for, at one moment. What is nil is not known.
+type DeviceUse struct {
+	Index               int    // as the node numbers them
+	Memory, MemoryTotal *int64 // bytes in use by whoever, and in all
+	// Busy is the share of the last moments in which it computed, from 0 to 1.
+	Busy *float64
+	// Processes are by process id the bytes that each has there, 0 where the driver does not tell.
+	Processes map[int]int64
 }
 
 // DeviceVars are the variables of accelerators that workers get over the inherited ones. The zero value leaves these.
@@ -83,6 +108,7 @@ type Plan struct {
 	deviceEnv map[string]string
 	devices   DeviceVars
 	roundEnv  func(round int) map[string]string
+	deviceUse DeviceWatch
 	cpus      [][]int // by local rank; nil: workers are not bound
 	unbound   error   // why they are not, where that was asked for
 	warm      WarmCommand
@@ -97,7 +123,7 @@ type Plan struct {
 func New(j job.Job, m Machine) (*Plan, error) {
 	p := &Plan{
 		Job: j, Dir: m.Dir, TempDir: m.TempDir, Hostname: m.Hostname, RunID: j.RunID, agentID: strings.ToLower(rand.Text()[:12]),
-		deviceEnv: m.DeviceEnv, roundEnv: m.RoundEnv, token: m.Token, CacheDir: m.CacheDir,
+		deviceEnv: m.DeviceEnv, roundEnv: m.RoundEnv, deviceUse: m.DeviceUse, token: m.Token, CacheDir: m.CacheDir,
 	}
 	p.runIDFrom = p.source("rdzv-id")
 	if s := p.source("run-id"); s.Kind != job.FromDefault {
@@ -193,6 +219,9 @@ func (p *Plan) assignDevices(m Machine) error {
 	p.devices = vars
 	return nil
 }
+
+// DeviceUse tells what the node's accelerators are used for; nil: nobody does.
+func (p *Plan) DeviceUse() DeviceWatch { return p.deviceUse }
 
 // OwnDevices reports whether each worker sees devices of its own and no others.
 func (p *Plan) OwnDevices() bool { return p.devices.Own != nil }

@@ -36,6 +36,7 @@ func (d *Status) Steady() Status {
 	for i := range s.Ranks {
 		r := &s.Ranks[i]
 		r.Progress, r.CPUSeconds, r.ResidentBytes, r.UsageTime, r.LastOutput = nil, nil, nil, nil, nil
+		r.Devices, r.DevicesTime = nil, nil
 	}
 	return s
 }

@@ -130,8 +130,58 @@ type Rank struct {
 	ResidentBytes *int64     `json:"residentBytes,omitempty"`
 	UsageTime     *time.Time `json:"usageTime,omitempty"`
 	LastOutput    *time.Time `json:"lastOutputTime,omitempty"`
+	// Devices are what the worker's accelerators are used for, DevicesTime when that was read, by the node's clock. They
+	// are there where somebody looks at the job, and the worker runs.
+	Devices     []DeviceUse `json:"devices,omitempty"`
+	DevicesTime *time.Time  `json:"devicesTime,omitempty"`
 	// Progress is what the worker's program tells of itself, nil where it tells nothing.
 	Progress *Progress `json:"progress,omitempty"`
+}
+
+// DeviceUse is what an accelerator of a worker is used for. What is nil is not known.
+type DeviceUse struct {
+	// Index is the accelerator's number on its node, as muster devices has it.
+	Index int `json:"index"`
+	// MemoryBytes are in use by whoever, of MemoryTotalBytes; OwnMemoryBytes by the worker and what has descended from
+	// it.
+	MemoryBytes      *int64 `json:"memoryBytes,omitempty"`
+	MemoryTotalBytes *int64 `json:"memoryTotalBytes,omitempty"`
+	OwnMemoryBytes   *int64 `json:"ownMemoryBytes,omitempty"`
+	// Utilization is the share of the last moments in which it computed, for whomever, from 0 to 1.
+	Utilization *float64 `json:"utilization,omitempty"`
+}
+
+// DeviceMemory is how much of its accelerators' memory a worker has, as far as that is known: of an accelerator that
+// does not tell whose it is, all that is in use. total is how much there is. False where nothing is known.
+func (r *Rank) DeviceMemory() (used, total int64, known bool) {
+	for i := range r.Devices {
+		d := &r.Devices[i]
+		if d.MemoryTotalBytes != nil {
+			total += *d.MemoryTotalBytes
+		}
+		switch {
+		case d.OwnMemoryBytes != nil:
+			used, known = used+*d.OwnMemoryBytes, true
+		case d.MemoryBytes != nil:
+			used, known = used+*d.MemoryBytes, true
+		}
+	}
+	return used, total, known
+}
+
+// DeviceBusy is how much a worker's accelerators compute, in the mean, from 0 to 1; false where that is not known.
+func (r *Rank) DeviceBusy() (share float64, known bool) {
+	n := 0
+	for i := range r.Devices {
+		if u := r.Devices[i].Utilization; u != nil {
+			share += *u
+			n++
+		}
+	}
+	if n == 0 {
+		return 0, false
+	}
+	return share / float64(n), true
 }
 
 // Progress is how far the program of a worker has come, by its own words (muster.progress).

@@ -12,6 +12,7 @@
 //	{"t":"gpu","i":3,"uuid":"GPU-…","bdf":"0000:1b:00.0",…}
 //	{"t":"gpu","i":2,"rc":15,"call":"nvmlDeviceGetHandleByIndex_v2"}
 //	{"t":"sample","ms":1003,"gpu":3,"pcie_replays":0,…}  once for each GPU and moment, where moments are asked for
+//	{"t":"use","gpus":[{"i":3,"mem_used":…,"busy":97}]}  each time the GPUs are watched; then no line of a GPU and no end
 //	{"t":"done"}                                         last; without it the last "at" names the culprit
 package nvline
 
@@ -33,6 +34,10 @@ const LibraryVariable = "MUSTER_NVML_PATH"
 // readings tell; unset or 0 for not at all.
 const MomentsVariable = "MUSTER_NVML_MOMENTS"
 
+// WatchVariable names the environment variable with the milliseconds after which the probe reads anew what the GPUs are
+// used for, until it is killed. It asks nothing else then; unset or 0 for not at all.
+const WatchVariable = "MUSTER_NVML_WATCH"
+
 // Values of T.
 const (
 	Hello = "hello"
@@ -43,6 +48,7 @@ const (
 	NA    = "na"
 	OfGPU = "gpu"
 	Later = "sample"
+	OfUse = "use"
 	Done  = "done"
 )
 
@@ -240,6 +246,26 @@ type Sample struct {
 	NVLinkCRC     *uint64 `json:"nvlink_crc,omitempty"` // of all links, flits and data
 	NVLinkReplay  *uint64 `json:"nvlink_replay,omitempty"`
 	NVLinkRecover *uint64 `json:"nvlink_recovery,omitempty"`
+}
+
+// UseLine is what all GPUs are used for at one moment.
+type UseLine struct {
+	T    string `json:"t"`
+	GPUs []Use  `json:"gpus"`
+}
+
+// Use is what a GPU is used for. Nil and "" mean not available.
+type Use struct {
+	Index int    `json:"i"`
+	RC    int    `json:"rc,omitempty"` // as in GPU
+	UUID  string `json:"uuid,omitempty"`
+	BDF   string `json:"bdf,omitempty"`
+	Minor *int   `json:"minor,omitempty"`
+
+	MemTotal  *uint64   `json:"mem_total,omitempty"` // bytes
+	MemUsed   *uint64   `json:"mem_used,omitempty"`  // bytes; the driver's own share included
+	Busy      *int      `json:"busy,omitempty"`      // per cent of the last moments in which it computed
+	Processes []Process `json:"processes"`           // nil where not available
 }
 
 // Process is a compute process on a GPU.

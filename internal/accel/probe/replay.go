@@ -16,6 +16,22 @@ func Replay(s nvline.Script, o Options) (*Report, error) {
 	if o.Timeout <= 0 {
 		o.Timeout = DefaultTimeout(o.GPUs)
 	}
+	c, err := confined(s)
+	if err != nil {
+		return nil, err
+	}
+	r, err := parse(c.Stdout)
+	if err != nil {
+		return nil, err
+	}
+	r.Via = "fake"
+	r.NoSMI = r.Fatal != nil && r.Fatal.RC == nvline.LibraryNotFound // nor has a fake an nvidia-smi
+	r.end(c, o.Timeout)
+	return r, nil
+}
+
+// confined is what would have become of the probe that a fake stands for; an error where it has none.
+func confined(s nvline.Script) (proc.Confined, error) {
 	c := proc.Confined{Stdout: s.Lines}
 	switch s.End {
 	case nvline.EndWell:
@@ -27,16 +43,9 @@ func Replay(s nvline.Script, o Options) (*Report, error) {
 	case nvline.EndCrashed:
 		c.Exit = proc.Exit{Code: -1, Signal: syscall.SIGABRT}
 	case nvline.EndNone:
-		return nil, unavailable("the fake has none")
+		return c, unavailable("the fake has none")
 	default:
-		return nil, errors.New("internal error: a script that ends as " + s.End)
+		return c, errors.New("internal error: a script that ends as " + s.End)
 	}
-	r, err := parse(c.Stdout)
-	if err != nil {
-		return nil, err
-	}
-	r.Via = "fake"
-	r.NoSMI = r.Fatal != nil && r.Fatal.RC == nvline.LibraryNotFound // nor has a fake an nvidia-smi
-	r.end(c, o.Timeout)
-	return r, nil
+	return c, nil
 }

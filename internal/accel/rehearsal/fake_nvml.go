@@ -36,6 +36,13 @@ func (f *Fake) NVML(moments int) nvline.Script {
 	return nvline.Script{Lines: w.out.Bytes(), End: w.end}
 }
 
+// NVMLUse is what the NVML probe would say of what the fake's GPUs are used for, at one moment.
+func (f *Fake) NVMLUse() nvline.Script {
+	w := nvmlWriter{f: f, calls: map[string]int{}}
+	w.end = w.sayUse()
+	return nvline.Script{Lines: w.out.Bytes(), End: w.end}
+}
+
 // nvmlWriter writes the probe's lines.
 type nvmlWriter struct {
 	f     *Fake
@@ -87,31 +94,79 @@ func (w *nvmlWriter) done() string {
 	return nvline.EndWell
 }
 
-// say writes all lines and returns how the probe ends.
-func (w *nvmlWriter) say(moments int) string {
+// begin writes what is said before the GPUs, and returns which of them are counted; else how the probe ends.
+func (w *nvmlWriter) begin() (counted []int, end string, ends bool) {
 	s := &w.f.spec
 	if s.has("nvml-missing", -1) {
-		return nvline.EndNone
+		return nil, nvline.EndNone, true
 	}
 	w.put(nvline.HelloLine{T: nvline.Hello, V: nvline.Version, GoNVML: nvline.GoNVML})
 	if s.has("nvml-not-injected", -1) {
-		return w.fatal("dlopen", nvline.LibraryNotFound)
+		return nil, w.fatal("dlopen", nvline.LibraryNotFound), true
 	}
 	if end, ends := w.at(initCall, -1); ends {
-		return end
+		return nil, end, true
 	}
 	library := s.driver
 	if mismatch := s.is("driver-mismatch"); mismatch != nil && mismatch.nums["value"] != 0 {
 		if library = mismatch.text["library"]; library == "" {
-			return w.fatal(initCall, nvline.VersionMismatch) // as a driver does
+			return nil, w.fatal(initCall, nvline.VersionMismatch), true // as a driver does
 		}
 	}
 	if s.has("driver-not-loaded", -1) {
-		return w.fatal(initCall, nvline.DriverNotLoaded)
+		return nil, w.fatal(initCall, nvline.DriverNotLoaded), true
 	}
 	w.put(nvline.SysLine{T: nvline.Sys, Driver: s.driver, NVML: "12." + library, CUDA: 12040})
-	counted := slices.DeleteFunc(w.f.numbers(), func(i int) bool { return s.has("missing", i) || s.has("nouveau", i) })
+	counted = slices.DeleteFunc(w.f.numbers(), func(i int) bool { return s.has("missing", i) || s.has("nouveau", i) })
 	w.put(nvline.CountLine{T: nvline.Count, N: len(counted)})
+	return counted, "", false
+}
+
+// sayUse writes what the GPUs are used for and returns how the probe ends; EndWell: it goes on.
+func (w *nvmlWriter) sayUse() string {
+	counted, end, ends := w.begin()
+	if ends {
+		return end
+	}
+	line := nvline.UseLine{T: nvline.OfUse}
+	for index, i := range counted {
+		if end, ends := w.at(handleCall, index); ends {
+			return end
+		}
+		if w.f.spec.has("gpu-lost", i) {
+			line.GPUs = append(line.GPUs, nvline.Use{Index: index, RC: nvline.GPULost})
+			continue
+		}
+		line.GPUs = append(line.GPUs, nvline.Use{
+			Index: index, UUID: w.f.uuid(i), BDF: fakeAddress(i), Minor: new(i), MemTotal: w.f.memTotal(i), MemUsed: w.f.memUsed(i),
+			Busy: new(w.f.spec.fault("busy", i, "percent", 0)), Processes: w.f.processes(i),
+		})
+	}
+	w.put(line)
+	return nvline.EndWell
+}
+
+// memTotal and memUsed are the memory of GPU i in bytes, processes those that compute there.
+func (f *Fake) memTotal(i int) *uint64 { return new(uint64(f.memoryMiB(i)) << 20) }
+
+func (f *Fake) memUsed(i int) *uint64 {
+	return new(uint64(f.spec.fault("busy", i, "mib", fakeUsedMiB)) << 20)
+}
+
+func (f *Fake) processes(i int) []nvline.Process {
+	if pid := f.spec.fault("busy", i, "pid", 0); pid != 0 {
+		return []nvline.Process{{PID: pid, Mem: f.memUsed(i)}}
+	}
+	return []nvline.Process{}
+}
+
+// say writes all lines and returns how the probe ends.
+func (w *nvmlWriter) say(moments int) string {
+	s := &w.f.spec
+	counted, end, ends := w.begin()
+	if ends {
+		return end
+	}
 	for index, i := range counted {
 		if end, ends := w.at(handleCall, index); ends {
 			return end
@@ -138,8 +193,8 @@ func (w *nvmlWriter) say(moments int) string {
 func (w *nvmlWriter) gpu(index, i int) map[string]any {
 	f, s := w.f, &w.f.spec
 	g := nvline.GPU{
-		Index: index, UUID: f.uuid(i), Name: f.model(i), BDF: fakeAddress(i), Minor: new(i), Processes: []nvline.Process{},
-		MemTotal: new(uint64(f.memoryMiB(i)) << 20), MemUsed: new(uint64(s.fault("busy", i, "mib", fakeUsedMiB)) << 20),
+		Index: index, UUID: f.uuid(i), Name: f.model(i), BDF: fakeAddress(i), Minor: new(i), Processes: f.processes(i),
+		MemTotal: f.memTotal(i), MemUsed: f.memUsed(i),
 		MIG: new(s.mig[i] != nil), MIGPending: new(s.mig[i] != nil), Persistence: new(!s.has("persistence-off", i)),
 		ComputeMode: new(s.fault("compute-mode", i, "value", 0)),
 		ECC:         new(!s.has("ecc-off", i)), ECCPending: new(!s.has("ecc-off", i)),
@@ -161,9 +216,6 @@ func (w *nvmlWriter) gpu(index, i int) map[string]any {
 	}
 	// What was counted since the driver was loaded is part of what was ever counted.
 	g.ECCAggregate = new(uint64(max(s.fault("ecc-aggregate", i, "value", 0), s.fault("ecc-uncorrectable", i, "value", 0))))
-	if pid := s.fault("busy", i, "pid", 0); pid != 0 {
-		g.Processes = append(g.Processes, nvline.Process{PID: pid, Mem: g.MemUsed})
-	}
 	for link := range s.nvlinks {
 		state := 1
 		if slices.ContainsFunc(s.faults, func(f fault) bool { return f.kind == "nvlink-down" && f.gpu == i && f.nums["link"] == link }) {

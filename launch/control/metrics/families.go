@@ -157,6 +157,30 @@ var families = [...]family{
 		},
 	},
 	{
+		"muster_worker_device_memory_bytes", gauge, "Memory in use of an accelerator that the rank has, by whomever.",
+		func(l *lines, s *Snapshot) {
+			l.perDevice(s, func(d *report.DeviceUse) (float64, bool) { return optional(d.MemoryBytes) })
+		},
+	},
+	{
+		"muster_worker_device_memory_total_bytes", gauge, "Memory of an accelerator that the rank has.",
+		func(l *lines, s *Snapshot) {
+			l.perDevice(s, func(d *report.DeviceUse) (float64, bool) { return optional(d.MemoryTotalBytes) })
+		},
+	},
+	{
+		"muster_worker_device_own_memory_bytes", gauge, "Memory that the rank's processes have of an accelerator.",
+		func(l *lines, s *Snapshot) {
+			l.perDevice(s, func(d *report.DeviceUse) (float64, bool) { return optional(d.OwnMemoryBytes) })
+		},
+	},
+	{
+		"muster_worker_device_utilization_ratio", gauge, "Share of the last moments in which an accelerator that the rank has computed.",
+		func(l *lines, s *Snapshot) {
+			l.perDevice(s, func(d *report.DeviceUse) (float64, bool) { return optional(d.Utilization) })
+		},
+	},
+	{
 		"muster_worker_output_timestamp_seconds", gauge, "When the rank has written something last, since the epoch.",
 		func(l *lines, s *Snapshot) {
 			l.perRank(s, func(r *report.Rank) (float64, bool) {
@@ -224,6 +248,18 @@ func (l *lines) stepHistogram(s *Snapshot, r *report.MeasuredRank) {
 	}
 	l.sample("_sum", r.StepSeconds, labels...)
 	l.sample("_count", float64(sum), labels...)
+}
+
+// perDevice adds a sample for each accelerator of each rank for which there is a value.
+func (l *lines) perDevice(s *Snapshot, value func(*report.DeviceUse) (float64, bool)) {
+	for i := range s.Status.Ranks {
+		r := &s.Status.Ranks[i]
+		for j := range r.Devices {
+			if v, known := value(&r.Devices[j]); known {
+				l.add(v, append(rankLabels(r), "device", strconv.Itoa(r.Devices[j].Index))...)
+			}
+		}
+	}
 }
 
 func truth(is bool) float64 {

@@ -37,7 +37,10 @@ func full() Snapshot {
 			Ranks: []report.Rank{
 				{
 					Node: "n1", Rank: 0, Phase: report.PhaseRunning, Restarts: 1, CPUSeconds: &cpu, ResidentBytes: &resident,
-					LastOutput: &began,
+					LastOutput: &began, Devices: []report.DeviceUse{{
+						Index: 3, MemoryBytes: new(int64(7)), MemoryTotalBytes: new(int64(9)), OwnMemoryBytes: new(int64(5)),
+						Utilization: new(0.5),
+					}},
 					Progress: &report.Progress{
 						Step: 7, Total: 100, StepSeconds: &median, Values: map[string]float64{"loss": 2.5, "lr\n\"": 1e-9},
 						NotFinite: []string{"norm"}, Time: began,

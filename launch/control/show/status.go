@@ -59,6 +59,10 @@ func Status(w io.Writer, d *control.Answer, wide bool, now time.Time) error {
 			say(t, "\tTOLD\tVALUES")
 		}
 	}
+	devices := wide && slices.ContainsFunc(d.Ranks, func(r report.Rank) bool { return len(r.Devices) > 0 })
+	if devices {
+		say(t, "\tDEVICE\tDEVICE MEM\tDEVICE USE")
+	}
 	if wide {
 		say(t, "\tLOCAL\tOUTPUT\tLAST EXIT")
 	}
@@ -79,12 +83,48 @@ func Status(w io.Writer, d *control.Answer, wide bool, now time.Time) error {
 				say(t, "\t%s\t%s", toldText(r.Progress, now), valuesText(r.Progress))
 			}
 		}
+		if devices {
+			say(t, "\t%s\t%s\t%s", deviceText(&r), deviceMemoryText(&r), deviceUseText(&r))
+		}
 		if wide {
 			say(t, "\t%d\t%s\t%s", r.LocalRank, ago(r.LastOutput, now), exitText(r.LastExit, now))
 		}
 		say(t, "\n")
 	}
 	return t.Flush()
+}
+
+// deviceText are the numbers of a worker's accelerators.
+func deviceText(r *report.Rank) string {
+	if len(r.Devices) == 0 {
+		return "-"
+	}
+	var list []string
+	for i := range r.Devices {
+		list = append(list, strconv.Itoa(r.Devices[i].Index))
+	}
+	return strings.Join(list, ",")
+}
+
+// deviceMemoryText is how much memory of its accelerators a worker has, of how much.
+func deviceMemoryText(r *report.Rank) string {
+	used, total, known := r.DeviceMemory()
+	switch {
+	case !known:
+		return "-"
+	case total == 0:
+		return bytesText(&used)
+	}
+	return bytesText(&used) + "/" + bytesText(&total)
+}
+
+// deviceUseText is how much they compute.
+func deviceUseText(r *report.Rank) string {
+	share, known := r.DeviceBusy()
+	if !known {
+		return "-"
+	}
+	return fmt.Sprintf("%.0f%%", share*100)
 }
 
 // stepText is how far a worker has come.

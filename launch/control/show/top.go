@@ -166,8 +166,15 @@ func (t *Top) lines(now time.Time, most int) []string {
 		node = max(node, len(printable.Output(ranks[i].Node)))
 	}
 	node = min(node, 24)
-	lines = append(lines, fmt.Sprintf("  %5s  %-*s %-12s %9s %9s %6s %8s %4s %7s %9s", "RANK", node, "NODE", "STATE", "STEP", "STEP TIME",
-		"CPU", "MEM", "RST",
+	devices := slices.ContainsFunc(t.answer.Ranks, func(r report.Rank) bool { return len(r.Devices) > 0 })
+	device := func(memory, use string) string {
+		if !devices {
+			return ""
+		}
+		return fmt.Sprintf(" %13s %4s", memory, use)
+	}
+	lines = append(lines, fmt.Sprintf("  %5s  %-*s %-12s %9s %9s %6s %8s%s %4s %7s %9s", "RANK", node, "NODE", "STATE", "STEP", "STEP TIME",
+		"CPU", "MEM", device("DEVICE MEM", "USE"), "RST",
 		"UP", "OUTPUT"))
 	for i := range ranks {
 		r := &ranks[i]
@@ -192,8 +199,9 @@ func (t *Top) lines(now time.Time, most int) []string {
 			up = since(r.StartTime, now)
 		}
 		lines = append(lines,
-			fmt.Sprintf("%s%5d  %-*s %-12s %9s %9s %6s %8s %4d %7s %9s", mark, r.Rank, node, cutTo(printable.Output(r.Node), node),
-				printable.Output(string(r.Phase)), step, took, cpu, bytesText(r.ResidentBytes), r.Restarts, up, ago(r.LastOutput, now)))
+			fmt.Sprintf("%s%5d  %-*s %-12s %9s %9s %6s %8s%s %4d %7s %9s", mark, r.Rank, node, cutTo(printable.Output(r.Node), node),
+				printable.Output(string(r.Phase)), step, took, cpu, bytesText(r.ResidentBytes),
+				device(deviceMemoryText(r), deviceUseText(r)), r.Restarts, up, ago(r.LastOutput, now)))
 	}
 	return lines
 }

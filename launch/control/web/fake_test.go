@@ -45,7 +45,9 @@ func newWorld(ranks int) *world {
 	random := rand.New(rand.NewPCG(1, 2)) // the same each time
 	for i := range ranks {
 		cpu, bytes, step, out := random.Float64()*1000, int64(2e9+random.Float64()*1e9), 0.21+random.Float64()*0.02, began
+		used, total, busy := int64(30e9+random.Float64()*40e9), int64(81559<<20), 0.7+random.Float64()*0.3
 		w.status.Ranks = append(w.status.Ranks, report.Rank{
+			Devices: []report.DeviceUse{{Index: i % perNode, MemoryBytes: &used, MemoryTotalBytes: &total, Utilization: &busy}},
 			Node: fmt.Sprintf("node-%d", i/perNode), Rank: i, LocalRank: i % perNode, PID: 4000 + i, Phase: report.PhaseRunning,
 			Restarts:  2,
 			StartTime: &began, CPUSeconds: &cpu, ResidentBytes: &bytes, LastOutput: &out,

@@ -10,7 +10,7 @@ import (
 	"muster/launch/report"
 )
 
-// The history has a sample of the whole job for each idleEvery of a day: 8,640 of them, of 28 bytes.
+// The history has a sample of the whole job for each idleEvery of a day: 8,640 of them, of 40 bytes.
 const (
 	historyTime = 24 * time.Hour
 	historySize = int(historyTime / idleEvery)
@@ -20,6 +20,7 @@ const (
 // sample is how the whole job stood. What is not known is not a number.
 type sample struct {
 	cpu, memory           float32 // processors in use, bytes
+	device, busy          float32 // bytes of accelerators, share of time in which they compute
 	step                  float32 // the least that a rank has finished
 	stepMedian, stepWorst float32 // seconds
 	running               float32 // workers
@@ -52,6 +53,8 @@ type historyAnswer struct {
 	Time       []int64  `json:"time"` // in seconds since the epoch
 	CPU        []number `json:"cpu"`
 	Memory     []number `json:"memory"`
+	Device     []number `json:"device"`
+	Busy       []number `json:"busy"`
 	Step       []number `json:"step"`
 	StepMedian []number `json:"stepMedian"`
 	StepWorst  []number `json:"stepWorst"`
@@ -78,7 +81,8 @@ func (h *history) read(points string) historyAnswer {
 		at, samples = at[past:], samples[past:]
 	}
 	a := historyAnswer{
-		Time: []int64{}, CPU: []number{}, Memory: []number{}, Step: []number{}, StepMedian: []number{}, StepWorst: []number{},
+		Time: []int64{}, CPU: []number{}, Memory: []number{}, Device: []number{}, Busy: []number{}, Step: []number{},
+		StepMedian: []number{}, StepWorst: []number{},
 		Running: []number{},
 	}
 	each := max(1, (len(at)+most-1)/most)
@@ -87,6 +91,8 @@ func (h *history) read(points string) historyAnswer {
 		a.Time = append(a.Time, at[i])
 		a.CPU = append(a.CPU, mean(of, func(s *sample) float32 { return s.cpu }))
 		a.Memory = append(a.Memory, mean(of, func(s *sample) float32 { return s.memory }))
+		a.Device = append(a.Device, mean(of, func(s *sample) float32 { return s.device }))
+		a.Busy = append(a.Busy, mean(of, func(s *sample) float32 { return s.busy }))
 		a.Step = append(a.Step, mean(of, func(s *sample) float32 { return s.step }))
 		a.StepMedian = append(a.StepMedian, mean(of, func(s *sample) float32 { return s.stepMedian }))
 		a.Running = append(a.Running, mean(of, func(s *sample) float32 { return s.running }))
@@ -115,9 +121,11 @@ func mean(of []sample, value func(*sample) float32) number {
 // sampleLocked is how the job stands now.
 func (p *picture) sampleLocked() sample {
 	nan := float32(math.NaN())
-	s := sample{cpu: nan, memory: nan, step: nan, stepMedian: nan, stepWorst: nan}
+	s := sample{cpu: nan, memory: nan, device: nan, busy: nan, step: nan, stepMedian: nan, stepWorst: nan}
 	var cpu, memory float64
 	var knowsCPU, knowsMemory bool
+	var device, busy float64
+	var knowsDevice, busyOf int
 	least := int64(-1)
 	var times []float64
 	for i := range p.told.Ranks {
@@ -130,6 +138,14 @@ func (p *picture) sampleLocked() sample {
 		}
 		if r.ResidentBytes != nil {
 			memory, knowsMemory = memory+float64(*r.ResidentBytes), true
+		}
+		if used, _, known := r.DeviceMemory(); known {
+			device += float64(used)
+			knowsDevice++
+		}
+		if share, known := r.DeviceBusy(); known {
+			busy += share
+			busyOf++
 		}
 		if g := r.Progress; g != nil {
 			if least < 0 || g.Step < least {
@@ -145,6 +161,12 @@ func (p *picture) sampleLocked() sample {
 	}
 	if knowsMemory {
 		s.memory = float32(memory)
+	}
+	if knowsDevice > 0 {
+		s.device = float32(device)
+	}
+	if busyOf > 0 {
+		s.busy = float32(busy / float64(busyOf))
 	}
 	if least >= 0 {
 		s.step = float32(least)

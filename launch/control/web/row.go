@@ -14,7 +14,8 @@ import (
 // The cells of a row, in this order; page.js has the same list. What is not known is null.
 //
 //	rank, number of the node, local rank, pid, phase, restarts, start in ms, CPUs in use, bytes, last output in ms,
-//	step, total steps, seconds of a step, section, time of the last word in ms, values, last exit
+//	step, total steps, seconds of a step, section, time of the last word in ms, values, bytes of accelerators in use and
+//	in all, share of time in which they compute, last exit
 
 // appendRow appends the cells of a rank.
 func appendRow(b []byte, r *report.Rank, node int, used usedCPU) []byte {
@@ -50,6 +51,7 @@ func appendRow(b []byte, r *report.Rank, node int, used usedCPU) []byte {
 		b = appendTime(append(b, ','), &p.Time)
 		b = appendValues(append(b, ','), p.Values)
 	}
+	b = appendDevices(append(b, ','), r)
 	if b = append(b, ','); r.LastExit == nil {
 		return append(b, "null"...)
 	}
@@ -58,6 +60,19 @@ func appendRow(b []byte, r *report.Rank, node int, used usedCPU) []byte {
 		return append(b, "null"...)
 	}
 	return append(b, exit...)
+}
+
+// appendDevices appends what is known of a rank's accelerators.
+func appendDevices(b []byte, r *report.Rank) []byte {
+	if used, total, known := r.DeviceMemory(); known {
+		b = appendInt(append(appendInt(b, used), ','), total)
+	} else {
+		b = append(b, "null,null"...)
+	}
+	if share, known := r.DeviceBusy(); known {
+		return appendNumber(append(b, ','), share)
+	}
+	return append(b, ",null"...)
 }
 
 // mostValues is how many of a worker's values are shown.

@@ -348,7 +348,7 @@ func TestStream(t *testing.T) {
 		t.Errorf("events %v", ids)
 	}
 	var last []any
-	if len(rows) != 16 || json.Unmarshal(rows[15], &last) != nil || len(last) != 17 || last[0] != 15.0 || last[4] != "Running" ||
+	if len(rows) != 16 || json.Unmarshal(rows[15], &last) != nil || len(last) != 20 || last[0] != 15.0 || last[4] != "Running" ||
 		last[10].(float64) < 12002 {
 		t.Errorf("%d rows, the last %v", len(rows), last)
 	}

@@ -13,6 +13,8 @@
 //   ecc=2 gpu=1      uncorrected errors of that GPU; rows, pending, action, sram, dbe and apart (from GPU 0) belong to it too
 //   crc=7            errors that its links make from one reading to the next; replays=2 the same of its PCIe link
 //   bus=16           PCI bus of GPU 0; the others have those behind it
+//   busy=97          per cent of the time in which each GPU computes
+//   pid=4242         the first of the three compute processes of GPU 1
 //   fabric=3         state of the fabric, of all GPUs
 //
 // It is compiled with -DNO_ROWS for a library that does not know nvmlDeviceGetRemappedRows.
@@ -129,6 +131,15 @@ int nvmlDeviceGetMemoryInfo(dev d, struct memory *m) {
 	return OK;
 }
 
+struct rates { unsigned gpu, memory; };
+
+int nvmlDeviceGetUtilizationRates(dev d, struct rates *to) {
+	CALL(d);
+	to->gpu = number("busy", 0);
+	to->memory = 0;
+	return OK;
+}
+
 int nvmlDeviceGetMigMode(dev d, unsigned *now, unsigned *next) { (void)d; *now = *next = 0; return OK; }
 int nvmlDeviceGetPersistenceMode(dev d, unsigned *to) { (void)d; *to = 1; return OK; }
 int nvmlDeviceGetComputeMode(dev d, unsigned *to) { (void)d; *to = 0; return OK; }
@@ -224,6 +235,6 @@ int nvmlDeviceGetComputeRunningProcesses_v3(dev d, unsigned *n, struct process *
 	if (d.handle->i == 2) return PERMISSION;
 	*n = d.handle->i == 1 ? 3 : 0;
 	if (room < *n) return SIZE;
-	for (unsigned i = 0; i < *n; i++) p[i] = (struct process){4242 + i, i ? ~0ULL : 4096, ~0u, ~0u};
+	for (unsigned i = 0; i < *n; i++) p[i] = (struct process){number("pid", 4242) + i, i ? ~0ULL : 4096, ~0u, ~0u};
 	return OK;
 }

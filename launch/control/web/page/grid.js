@@ -1,6 +1,6 @@
 // The cells of a row, in the order of appendRow in row.go.
 export const RANK = 0, NODE = 1, LOCAL = 2, PID = 3, PHASE = 4, RESTARTS = 5, START = 6, CPU = 7, MEMORY = 8, OUTPUT = 9,
-  STEP = 10, TOTAL = 11, TIME = 12, SECTION = 13, TOLD = 14, VALUES = 15, EXIT = 16;
+  STEP = 10, TOTAL = 11, TIME = 12, SECTION = 13, TOLD = 14, VALUES = 15, DEVICE = 16, DEVICETOTAL = 17, BUSY = 18, EXIT = 19;
 
 // slowBy is how many times the median step of all a step takes that is called slow, behindBy how many steps a rank may
 // lie behind the median one.
@@ -39,10 +39,13 @@ function median(list) {
 export function measure(rows) {
   const times = [], steps = [];
   let cpu = 0, memory = 0, knowsCPU = false, knowsMemory = false, running = 0, most = 0, mostCPU = 0, mostMemory = 0, worst = null, least = null;
+  let device = 0, deviceTotal = 0, knowsDevice = false, busy = 0, busyOf = 0;
   for (const r of rows) {
     if (r[PHASE] === "Running") running++;
     if (r[CPU] !== null) { cpu += r[CPU]; knowsCPU = true; mostCPU = Math.max(mostCPU, r[CPU]); }
     if (r[MEMORY] !== null) { memory += r[MEMORY]; knowsMemory = true; mostMemory = Math.max(mostMemory, r[MEMORY]); }
+    if (r[DEVICE] !== null) { device += r[DEVICE]; deviceTotal += r[DEVICETOTAL]; knowsDevice = true; }
+    if (r[BUSY] !== null) { busy += r[BUSY]; busyOf++; }
     if (r[STEP] !== null) {
       steps.push(r[STEP]); most = Math.max(most, r[STEP]);
       least = least === null ? r[STEP] : Math.min(least, r[STEP]);
@@ -51,7 +54,7 @@ export function measure(rows) {
   }
   return {
     cpu: knowsCPU ? cpu : null, memory: knowsMemory ? memory : null, running, time: median(times), worst, step: median(steps), most, least,
-    mostCPU, mostMemory,
+    mostCPU, mostMemory, device: knowsDevice ? device : null, deviceTotal, busy: busyOf ? busy / busyOf : null,
   };
 }
 
@@ -129,6 +132,8 @@ export class Grid {
       case "step": share = r[STEP] === null ? null : (m.most - r[STEP]) / 10; break;
       case "cpu": share = r[CPU] === null ? null : r[CPU] / (m.mostCPU || 1); break;
       case "memory": share = r[MEMORY] === null ? null : r[MEMORY] / (m.mostMemory || 1); break;
+      case "device": share = r[DEVICE] === null || !r[DEVICETOTAL] ? null : r[DEVICE] / r[DEVICETOTAL]; break;
+      case "busy": share = r[BUSY]; break;
       default: return c[stateOf(r[PHASE])];
     }
     if (share === null) return c.line;

@@ -1,9 +1,10 @@
-import {Grid, RANK, NODE, LOCAL, PID, PHASE, RESTARTS, START, CPU, MEMORY, OUTPUT, STEP, TOTAL, TIME, SECTION, VALUES, EXIT,
+import {Grid, RANK, NODE, LOCAL, PID, PHASE, RESTARTS, START, CPU, MEMORY, OUTPUT, STEP, TOTAL, TIME, SECTION, VALUES, DEVICE, BUSY, EXIT,
   measure, slow, stateOf} from "/grid.js";
 import {Chart, Timeline, clock} from "/chart.js";
 
 const $ = id => document.getElementById(id);
-const state = {job: null, nodes: [], rows: [], m: measure([]), failure: null, ahead: 0, events: [], chosen: null, order: "attention", down: false};
+const state = {job: null, nodes: [], rows: [], m: measure([]), failure: null, ahead: 0, events: [], chosen: null, order: "attention", down: false,
+  devices: false};
 const mostEvents = 4000, shownEvents = 300, shownRows = 50, mostLines = 2000;
 
 function put(element, text) { if (element.textContent !== text) element.textContent = text; }
@@ -38,6 +39,7 @@ function count(n) {
   if (n >= 1e4) return +(n / 1e3).toPrecision(4) + "k";
   return Math.round(n * 10) / 10 + "";
 }
+function percent(n) { return n === null ? "–" : Math.round(n * 100) + " %"; }
 function plural(n, word) { return n + " " + word + (n === 1 ? "" : "s"); }
 function since(ms) { return ms === null ? "–" : span((now() - ms) / 1000); }
 
@@ -80,6 +82,9 @@ function drawJob() {
   } else fact("Step", null);
   fact("CPU", m.cpu === null ? "–" : number(m.cpu));
   fact("Memory", bytes(m.memory));
+  fact("Device memory", m.device === null ? null : bytes(m.device) + (m.deviceTotal ? ` of ${bytes(m.deviceTotal)}` : ""));
+  fact("Device use", m.busy === null ? null : percent(m.busy));
+  if (!state.devices && (m.device !== null || m.busy !== null)) showDevices();
   const goodput = d.accounting?.goodput ?? d.goodput;
   fact("Goodput", typeof goodput === "number" ? (goodput * 100).toFixed(1) + " %" : null);
   const why = [d.reason, d.message, d.hint].filter(Boolean).join(": ");
@@ -90,6 +95,17 @@ function drawJob() {
   show($("message"), why !== "");
   drawSidecars(d.sidecars ?? []);
   drawFailure();
+}
+
+// showDevices shows what there is of accelerators, from when something is first known of them.
+function showDevices() {
+  state.devices = true;
+  for (const option of $("colour").options) option.hidden = false;
+  addColumn(["Device memory", r => r[DEVICE], r => bytes(r[DEVICE])]);
+  addColumn(["Device use", r => r[BUSY], r => r[BUSY] === null ? "–" : percent(r[BUSY])]);
+  charts.push(
+    new Chart($("charts"), "Device memory", [{name: "", key: "device", colour: "succeeded"}], bytes, 1024),
+    new Chart($("charts"), "Device use", [{name: "", key: "busy", colour: "running"}], percent));
 }
 
 function drawSidecars(list) {
@@ -138,7 +154,8 @@ function describe(r) {
     `Rank ${r[RANK]} on ${state.nodes[r[NODE]]} (local rank ${r[LOCAL]}, process ${r[PID]}): ${r[PHASE]}`,
     slow(r, state.m) ? "slow" : null, r[STEP] === null ? null : "step " + r[STEP] + (r[SECTION] ? " in " + r[SECTION] : ""),
     r[TIME] === null ? null : seconds(r[TIME]) + " a step", ...values, r[CPU] === null ? null : number(r[CPU]) + " CPUs",
-    r[MEMORY] === null ? null : bytes(r[MEMORY]), plural(r[RESTARTS], "restart"), r[OUTPUT] === null ? null : "output " + since(r[OUTPUT]) + " ago",
+    r[MEMORY] === null ? null : bytes(r[MEMORY]), r[DEVICE] === null ? null : bytes(r[DEVICE]) + " of device memory",
+    r[BUSY] === null ? null : percent(r[BUSY]) + " device use", plural(r[RESTARTS], "restart"), r[OUTPUT] === null ? null : "output " + since(r[OUTPUT]) + " ago",
     exitText(r[EXIT]),
   ].filter(Boolean).join(" · ");
 }
@@ -163,7 +180,7 @@ const columns = [
   ["CPU", r => r[CPU], r => r[CPU] === null ? "–" : number(r[CPU])], ["Memory", r => r[MEMORY], r => bytes(r[MEMORY])],
   ["Restarts", r => r[RESTARTS], r => String(r[RESTARTS])], ["Up", r => r[START], r => since(r[START])], ["Output", r => r[OUTPUT], r => r[OUTPUT] === null ? "–" : since(r[OUTPUT]) + " ago"],
 ];
-columns.forEach(([name], i) => {
+function addHead([name], i) {
   const th = document.createElement("th"), b = document.createElement("button");
   th.scope = "col";
   b.type = "button";
@@ -177,7 +194,12 @@ columns.forEach(([name], i) => {
   });
   th.append(b);
   $("columns").append(th);
-});
+}
+columns.forEach(addHead);
+function addColumn(column) {
+  addHead(column, columns.push(column) - 1);
+  for (const tr of $("rows").rows) tr.insertCell();
+}
 
 function drawTable() {
   const word = $("find").value.trim().toLowerCase();
@@ -236,8 +258,8 @@ const charts = [
   new Chart($("charts"), "Steps", [{name: "", key: "step", colour: "running"}], count),
 ];
 const timeline = new Timeline($("timeline"), text => put($("moment"), text));
-const keys = ["cpu", "memory", "step", "stepMedian", "stepWorst", "running"];
-let data = {time: [], cpu: [], memory: [], step: [], stepMedian: [], stepWorst: [], running: []};
+const keys = ["cpu", "memory", "device", "busy", "step", "stepMedian", "stepWorst", "running"];
+let data = {time: [], cpu: [], memory: [], device: [], busy: [], step: [], stepMedian: [], stepWorst: [], running: []};
 
 async function loadHistory() {
   try {
@@ -249,7 +271,7 @@ function addSample() {
   const at = now() / 1000, m = state.m, n = data.time.length;
   if (n && at - data.time[n - 1] < .9) return;
   data.time.push(at);
-  const v = {cpu: m.cpu, memory: m.memory, step: m.least, stepMedian: m.time, stepWorst: m.worst, running: m.running};
+  const v = {cpu: m.cpu, memory: m.memory, device: m.device, busy: m.busy, step: m.least, stepMedian: m.time, stepWorst: m.worst, running: m.running};
   for (const k of keys) data[k].push(v[k]);
   if (data.time.length > 6000) loadHistory();
 }
