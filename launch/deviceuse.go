@@ -54,6 +54,9 @@ func newDeviceWatch(p *plan.Plan, workers func() []*worker, log zerolog.Logger) 
 	}
 }
 
+// tells reports whether anybody can tell at all.
+func (d *deviceWatch) tells() bool { return d != nil && d.source != nil }
+
 // want says that somebody looks. What it returns is closed when there is something to be seen, or will be nothing.
 func (d *deviceWatch) want() <-chan struct{} {
 	d.mu.Lock()
@@ -68,7 +71,7 @@ func (d *deviceWatch) want() <-chan struct{} {
 
 // await waits until there is something to be seen, for a while.
 func (d *deviceWatch) await(ctx context.Context) {
-	if d == nil || d.source == nil {
+	if !d.tells() {
 		return
 	}
 	seen := d.want()
@@ -89,7 +92,7 @@ func (d *deviceWatch) isWanted(now time.Time) bool {
 
 // run looks at the accelerators whenever somebody wants it, until closed is.
 func (d *deviceWatch) run(closed <-chan struct{}) {
-	if d == nil || d.source == nil {
+	if !d.tells() {
 		return
 	}
 	for failures := 0; ; {
@@ -215,7 +218,7 @@ func (d *deviceWatch) set(all []plan.DeviceUse, owner map[int]int) {
 
 // tell says in the ranks of a status what their accelerators are used for.
 func (d *deviceWatch) tell(ranks []report.Rank) {
-	if d == nil || d.source == nil {
+	if !d.tells() {
 		return
 	}
 	d.mu.Lock()
@@ -247,7 +250,7 @@ func wantKey(n int) string { return "control/want/" + strconv.Itoa(n) }
 
 // Looked says that somebody looks at the job, here or elsewhere.
 func (s *Steering) Looked() {
-	if s == nil || s.devices == nil || s.devices.source == nil {
+	if s == nil || !s.devices.tells() {
 		return
 	}
 	s.devices.want()
@@ -265,7 +268,7 @@ func (s *Steering) lookedAt(ctx context.Context, world bool) {
 	}
 	s.mu.Lock()
 	b, n := s.board, s.nextWant
-	ask := s.devices != nil && s.devices.source != nil && b.Board != nil && b.nodes > 1 && time.Since(s.wantAsked) > devicesAsk
+	ask := s.devices.tells() && b.Board != nil && b.nodes > 1 && time.Since(s.wantAsked) > devicesAsk
 	if ask {
 		s.wantAsked = time.Now()
 	}

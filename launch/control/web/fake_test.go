@@ -48,7 +48,7 @@ func newWorld(ranks int) *world {
 		used, total, busy := int64(30e9+random.Float64()*40e9), int64(81559<<20), 0.7+random.Float64()*0.3
 		w.status.Ranks = append(w.status.Ranks, report.Rank{
 			Devices: []report.DeviceUse{{Index: i % perNode, MemoryBytes: &used, MemoryTotalBytes: &total, Utilization: &busy}},
-			Node: fmt.Sprintf("node-%d", i/perNode), Rank: i, LocalRank: i % perNode, PID: 4000 + i, Phase: report.PhaseRunning,
+			Node:    fmt.Sprintf("node-%d", i/perNode), Rank: i, LocalRank: i % perNode, PID: 4000 + i, Phase: report.PhaseRunning,
 			Restarts:  2,
 			StartTime: &began, CPUSeconds: &cpu, ResidentBytes: &bytes, LastOutput: &out,
 			Progress: &report.Progress{
