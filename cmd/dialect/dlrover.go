@@ -138,15 +138,19 @@ func (t *torchrunJob) dlroverMeeting() {
 		nodes.Max = 1
 	}
 	own := backend.text == dlroverMaster
+	if own && !v["standalone"].on && !v["rdzv_endpoint"].explicit() {
+		t.master = t.dlroverAgent()
+	}
 	switch {
 	case !own:
-	case nodes.Max > 1 || v["rdzv_endpoint"].explicit():
+	case nodes.Max > 1 || v["rdzv_endpoint"].explicit() || t.master.Certain():
 		backend.text = backendMuster
 	default:
 		backend.text = backendStatic // torchrun's way to be alone
 	}
 	v["rdzv_backend"] = backend
-	if nodes.Max <= 1 {
+	if nodes.Max <= 1 && !t.master.Certain() {
+		t.master = job.DLRoverMaster{} // nobody asks it anything
 		return
 	}
 	t.fill("local-addr", t.ownAddress()...)
@@ -285,7 +289,7 @@ func (t *torchrunJob) dlroverIdle() {
 	if v["ucp_device_type"].explicit() || t.env["DLROVER_TRAINING_ELASTIC_MODE"] == "ucp" {
 		t.warn("DeepSpeed's universal checkpoints are not converted when the number of nodes changes: --ucp_device_type and DLROVER_TRAINING_ELASTIC_MODE=ucp have no effect")
 	}
-	if conf, err := parseConf(v["rdzv_conf"].text); err == nil && conf["pend_timeout"] != "" {
+	if conf, err := parseConf(v["rdzv_conf"].text); err == nil && conf["pend_timeout"] != "" && !t.master.Certain() {
 		t.warn("--rdzv-conf: pend_timeout has no effect: a node that is not needed waits until it is, or until the job ends")
 	}
 	for _, name := range []string{"NCCL_SETTINGS", "MCCL_SETTINGS"} {

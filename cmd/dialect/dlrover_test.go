@@ -164,6 +164,15 @@ func TestDLRoverMeets(t *testing.T) {
 			m.Backend, m.Endpoints = "muster", []job.Endpoint{{Host: host, Port: port}}
 		}
 	}
+	asks := func(change ...func(*job.DLRoverMaster)) func(*job.Meeting) { // whether a master is there
+		return func(m *job.Meeting) {
+			m.DLRover = job.DLRoverMaster{Service: job.MasterAsked, NodeType: "worker"}
+			for _, f := range change {
+				f(&m.DLRover)
+			}
+		}
+	}
+	nodeIP := func(m *job.DLRoverMaster) { m.NodeIP = "10.1.0.1" }
 	and := func(all ...func(*job.Meeting)) job.Meeting {
 		return meeting(func(m *job.Meeting) {
 			for _, f := range all {
@@ -188,25 +197,26 @@ func TestDLRoverMeets(t *testing.T) {
 			nodes: job.Range{Min: 1, Max: 1}, alone: true,
 		},
 		{
-			line: "--nnodes 2 x.py", env: "DLROVER_MASTER_ADDR=m:50001", runID: "none", want: and(at("m", 50001)),
+			line: "--nnodes 2 x.py", env: "DLROVER_MASTER_ADDR=m:50001", runID: "none", want: and(at("m", 50001), asks()),
 			nodes: job.Range{Min: 2, Max: 2},
 		},
 		{
 			line: "--nnodes 2:4 --rdzv_id k x.py",
 			env:  "DLROVER_MASTER_ADDR=m ELASTIC_JOB_NAME=j POD_IP=10.0.0.1 NODE_IP=10.1.0.1 NODE_RANK=1", runID: "k",
-			want: and(at("m", 29400), func(m *job.Meeting) { m.LocalAddr = "10.0.0.1" }), nodes: job.Range{Min: 2, Max: 4},
+			want: and(at("m", 29400), func(m *job.Meeting) { m.LocalAddr = "10.0.0.1" },
+				asks(nodeIP, func(m *job.DLRoverMaster) { m.NodeRank = 1 })), nodes: job.Range{Min: 2, Max: 4},
 		},
 		{
 			line: "--nnodes 2 --local-addr 10.2.0.1 x.py", env: "DLROVER_MASTER_ADDR=m POD_IP=10.0.0.1", runID: "none",
-			want: and(at("m", 29400), func(m *job.Meeting) { m.LocalAddr = "10.2.0.1" }), nodes: job.Range{Min: 2, Max: 2},
+			want: and(at("m", 29400), func(m *job.Meeting) { m.LocalAddr = "10.2.0.1" }, asks()), nodes: job.Range{Min: 2, Max: 2},
 		},
 		{
 			line: "--nnodes 2 x.py", env: "DLROVER_MASTER_ADDR=m POD_IP=10.0.0.1 MUSTER_IFACE=eth1", runID: "none",
-			want: and(at("m", 29400), func(m *job.Meeting) { m.Iface = "eth1" }), nodes: job.Range{Min: 2, Max: 2},
+			want: and(at("m", 29400), func(m *job.Meeting) { m.Iface = "eth1" }, asks()), nodes: job.Range{Min: 2, Max: 2},
 		},
 		{
 			line: "--nnodes 2 x.py", env: "DLROVER_MASTER_ADDR=m NODE_IP=10.1.0.1", runID: "none",
-			want: and(at("m", 29400), func(m *job.Meeting) { m.LocalAddr = "10.1.0.1" }), nodes: job.Range{Min: 2, Max: 2},
+			want: and(at("m", 29400), func(m *job.Meeting) { m.LocalAddr = "10.1.0.1" }, asks(nodeIP)), nodes: job.Range{Min: 2, Max: 2},
 		},
 		{
 			line: "--nnodes 2 --rdzv-endpoint h:7 x.py", env: "DLROVER_MASTER_ADDR=m:1", runID: "none", want: and(at("h", 7)),
@@ -231,24 +241,39 @@ func TestDLRoverMeets(t *testing.T) {
 			nodes: job.Range{Min: 2, Max: 2},
 		},
 		{
-			line: "--auto_config x.py", env: "DLROVER_MASTER_ADDR=m NODE_NUM=3 WORKER_NUM=4", runID: "none", want: and(at("m", 29400)),
+			line: "--auto_config x.py", env: "DLROVER_MASTER_ADDR=m NODE_NUM=3 WORKER_NUM=4", runID: "none", want: and(at("m", 29400), asks()),
 			nodes: job.Range{Min: 3, Max: 3},
 		},
 		{
-			line: "--auto-config x.py", env: "DLROVER_MASTER_ADDR=m WORKER_NUM=4 WORLD_SIZE=5", runID: "none", want: and(at("m", 29400)),
+			line: "--auto-config x.py", env: "DLROVER_MASTER_ADDR=m WORKER_NUM=4 WORLD_SIZE=5", runID: "none", want: and(at("m", 29400), asks()),
 			nodes: job.Range{Min: 4, Max: 4},
 		},
 		{
-			line: "--auto-config --nnodes 2 x.py", env: "DLROVER_MASTER_ADDR=m WORLD_SIZE=5", runID: "none", want: and(at("m", 29400)),
+			line: "--auto-config --nnodes 2 x.py", env: "DLROVER_MASTER_ADDR=m WORLD_SIZE=5", runID: "none", want: and(at("m", 29400), asks()),
 			nodes: job.Range{Min: 2, Max: 2},
 		},
 		{
 			line: "--nnodes 2:4 --rdzv_conf join_timeout=5,lastcall_timeout=7,node_unit=2 x.py", env: "DLROVER_MASTER_ADDR=m",
 			runID: "none",
-			want: and(at("m", 29400), conf("join_timeout", "5"), conf("lastcall_timeout", "7"), conf("node_unit", "2"),
+			want: and(at("m", 29400), asks(), conf("join_timeout", "5"), conf("lastcall_timeout", "7"), conf("node_unit", "2"),
 				func(m *job.Meeting) {
 					m.JoinTimeout, m.LastCall, m.NodeUnit = 5*time.Second, 7*time.Second, 2
 				}), nodes: job.Range{Min: 2, Max: 4},
+		},
+		{ // a master that is there for certain is one node's, too
+			line: "--rdzv-conf pend_timeout=1.5 x.py",
+			env: "DLROVER_MASTER_ADDR=m:1 DLROVER_MASTER_SERVICE_TYPE=http NODE_TYPE=chief NODE_ID=7 WORKER_RANK=2 JOB_UID=u " +
+				"MASTER_CLIENT_TIMEOUT=9 NODE_IP=10.1.0.1",
+			runID: "none",
+			want: and(at("m", 1), conf("pend_timeout", "1.5"), func(m *job.Meeting) { m.LocalAddr = "10.1.0.1" }, asks(nodeIP,
+				func(m *job.DLRoverMaster) {
+					m.Service, m.NodeType, m.NodeID, m.NodeRank, m.JobUID = job.MasterHTTP, "chief", 7, 2, "u"
+					m.Timeout, m.PendTimeout = 9*time.Second, 1500*time.Millisecond
+				})), nodes: job.Range{Min: 1, Max: 1},
+		},
+		{ // and the one that --standalone starts by itself is none
+			line: "--standalone x.py", env: "DLROVER_MASTER_ADDR=m:1 DLROVER_MASTER_SERVICE_TYPE=grpc", want: alone,
+			nodes: job.Range{Min: 1, Max: 1}, alone: true,
 		},
 	} {
 		job := wantMeeting(t, c.env, "dlrover-run "+c.line, c.want, c.nodes, c.alone)
@@ -340,6 +365,9 @@ func TestDLRoverRefused(t *testing.T) {
 		{"", "dlrover-run --rdzv-backend zookeeper x.py", "choose static, c10d, etcd or muster"},
 		{"", "dlrover-run --nnodes 2 x.py", "nothing says where the nodes meet"},
 		{"DLROVER_MASTER_ADDR=a:b", "dlrover-run --nnodes 2 x.py", "DLROVER_MASTER_ADDR=a:b"},
+		{"DLROVER_MASTER_ADDR=m DLROVER_MASTER_SERVICE_TYPE=ray", "dlrover-run x.py", "DLROVER_MASTER_SERVICE_TYPE=ray"},
+		{"DLROVER_MASTER_ADDR=m DLROVER_MASTER_SERVICE_TYPE=grpc NODE_ID=x", "dlrover-run x.py", "NODE_ID=x"},
+		{"DLROVER_MASTER_ADDR=m NODE_RANK=-1", "dlrover-run --nnodes 2 x.py", "NODE_RANK=-1"},
 		{"DLROVER_MASTER_ADDR=m POD_IP=::", "dlrover-run --nnodes 2 x.py", "POD_IP=::"},
 		{"NODE_RANK=1", "dlrover-run --standalone x.py", "NODE_RANK=1: --standalone is one node by itself"},
 		{"WORKER_RANK=2", "dlrover-run --standalone x.py", "WORKER_RANK=2"},

@@ -55,7 +55,8 @@ type torchrunJob struct {
 	names map[string]string
 	// last, where there is one, changes what the job has become through torchrun's flags.
 	last   func(*job.Job)
-	habits map[string]given // values that muster's own settings have in a launcher that goes beyond torchrun
+	master job.DLRoverMaster // the zero value but in DLRover's launcher
+	habits map[string]given  // values that muster's own settings have in a launcher that goes beyond torchrun
 	req    Request
 	job    *job.Job // of req
 	wrong  problems

@@ -59,6 +59,7 @@ func (t *torchrunJob) backend() {
 		backend = backendC10d // to look for further mistakes
 	}
 	t.job.Meeting = defaultMeeting(backend)
+	t.job.Meeting.DLRover = t.master
 	t.job.Meeting.WorkerPorts = t.ports
 	if backend == backendStatic || backend == backendEtcd {
 		t.job.Meeting.JoinTimeout = staticTimeout

@@ -121,7 +121,7 @@ func (j *Job) Alone() bool {
 	switch {
 	case m.Backend == "standalone":
 		return true
-	case j.Nodes.Max > 1, m.Spares > 0, m.Backend == "etcd":
+	case j.Nodes.Max > 1, m.Spares > 0, m.Backend == "etcd", m.DLRover.Certain():
 		return false
 	}
 	return m.IsHost == nil || *m.IsHost
@@ -202,6 +202,8 @@ type Meeting struct {
 	StoreLimit int64
 	// Etcd says how etcd is spoken to.
 	Etcd EtcdAccess
+	// DLRover says who this node is to a master of DLRover, if there is one.
+	DLRover DLRoverMaster
 	// Conf are the settings of --rdzv-conf as they were given, for --dry-run.
 	Conf map[string]string
 }

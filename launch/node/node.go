@@ -101,6 +101,7 @@ func Meet(ctx context.Context, p *plan.Plan, here Here, in *launch.Interrupts, l
 		}
 		return nil, Stopped(err)
 	}
+	switchOn(p, at.Options, log)
 	if !p.Job.Alone() {
 		steering.OpenRelay(ctx, at.Addr, at.Token)
 	}
@@ -109,6 +110,25 @@ func Meet(ctx context.Context, p *plan.Plan, here Here, in *launch.Interrupts, l
 	agent.Plan, agent.Handler, agent.Checker, agent.Log = p, handler, here.Checker(ctx, p, at, log), log
 	agent.Hurry, agent.Forward, agent.Steering = in.Hurry, in.Forward, steering
 	return agent, nil
+}
+
+// switchOn does what a master of DLRover wants of all nodes, as far as that can be done when the job is planned.
+func switchOn(p *plan.Plan, options []string, log zerolog.Logger) {
+	for _, name := range options {
+		check := &p.Job.Check
+		switch name {
+		case "network_check":
+			check.Network = true
+		case "comm_perf_test":
+			check.CommPerf = true
+		case "exclude_straggler":
+			check.ExcludeStraggler = true
+		default:
+			log.Warn().Str("option", name).Msg("DLRover's master switches an option on, without effect: give it to dlrover-run")
+			continue
+		}
+		log.Info().Str("option", name).Msg("DLRover's master switches an option on")
+	}
 }
 
 // exportIface tells workers which interface has the address by which other nodes reach this one, where that was asked

@@ -9,13 +9,9 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"muster/internal/errhint"
 	"muster/launch/job"
 	"muster/rendezvous/membership"
 )
-
-// dlroverMasterAddr is the variable in which DLRover's operator names the master of a job.
-const dlroverMasterAddr = "DLROVER_MASTER_ADDR"
 
 // explain adds to why the store is not reached what listens at an endpoint instead, where that can be told.
 func (m *meeting) explain(why error) error {
@@ -23,20 +19,6 @@ func (m *meeting) explain(why error) error {
 		return fmt.Errorf("%w: %s answers at %s", why, what, e)
 	}
 	return why
-}
-
-// refuseMaster is an error where DLRover's own master listens: it will never be a store, however long we wait.
-func (m *meeting) refuseMaster() error {
-	if !m.ofMaster {
-		return nil
-	}
-	what, e := m.otherListener()
-	if what == "" {
-		return nil
-	}
-	return errhint.With(errhint.Usagef("cannot meet at %s=%s: %s answers there, as DLRover's own master is, and not a store of muster",
-		dlroverMasterAddr, e, what),
-		fmt.Sprintf("muster's agents need no master: run muster store --bind 0.0.0.0:%d in its place, or give --rdzv-endpoint HOST:PORT, where HOST is one of the nodes", e.Port))
 }
 
 // otherListener is what else than a store listens at one of the endpoints, "" where nothing does that is known.
@@ -59,14 +41,20 @@ func (m *meeting) otherListener() (what string, at job.Endpoint) {
 	return "", at
 }
 
+// What serverKind knows.
+const (
+	webServer  = "a web server"
+	grpcServer = "a gRPC server"
+)
+
 // serverKind tells a server by the first 5 bytes it says to a client of HTTP/1.0. One of gRPC begins with the frame of
 // its settings (RFC 9113, 6.5: 24 bits of length, type 4, no flags, 6 bytes for each setting) whatever the client says.
 func serverKind(answer []byte) string {
 	switch {
 	case string(answer) == "HTTP/":
-		return "a web server"
+		return webServer
 	case len(answer) == 5 && answer[0] == 0 && answer[3] == 4 && answer[4] == 0 && (int(answer[1])<<8|int(answer[2]))%6 == 0:
-		return "a gRPC server"
+		return grpcServer
 	}
 	return ""
 }

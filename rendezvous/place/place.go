@@ -57,6 +57,8 @@ type Reach struct {
 	Addr  string
 	Token []byte
 	IDs   []string // of this node's accelerators, where nodes are checked
+	// Options are those that a master of DLRover switches on, by its names.
+	Options []string
 }
 
 // Open opens what the nodes meet through. The handler owns what was opened.
@@ -74,7 +76,15 @@ func Open(ctx context.Context, c Config) (rendezvous.Handler, Reach, error) {
 		return nil, Reach{}, err
 	}
 	cfg.IDs = c.IDs(ctx)
-	if err := m.open(ctx, &cfg); err != nil {
+	if m.DLRover.Certain() {
+		return m.openMaster(ctx, c.Job, &cfg)
+	}
+	err = m.open(ctx, &cfg)
+	if found, is := errors.AsType[*masterError](err); is {
+		m.DLRover.Service = found.service
+		return m.openMaster(ctx, c.Job, &cfg)
+	}
+	if err != nil {
 		return nil, Reach{}, err
 	}
 	if cfg.Token == nil {
@@ -85,7 +95,7 @@ func Open(ctx context.Context, c Config) (rendezvous.Handler, Reach, error) {
 		release(&cfg)
 		return nil, Reach{}, err
 	}
-	return handler, Reach{cfg.Addr, cfg.Token, cfg.IDs}, nil
+	return handler, Reach{Addr: cfg.Addr, Token: cfg.Token, IDs: cfg.IDs}, nil
 }
 
 // Check returns what Open would refuse before it opens anything: a topology or a token that cannot be used.
@@ -114,7 +124,6 @@ type meeting struct {
 	nodes    job.Range
 	runID    string
 	hostname string
-	ofMaster bool   // the endpoint is that of DLRover's master
 	token    []byte // the job's, where the launcher has brought it
 	offset   time.Duration
 	log      zerolog.Logger
@@ -123,7 +132,6 @@ type meeting struct {
 func newMeeting(c Config) *meeting {
 	return &meeting{
 		Meeting: c.Job.Meeting, nodes: c.Job.Nodes, runID: c.RunID, hostname: c.Hostname, token: c.Token, offset: c.ClockOffset, log: c.Log,
-		ofMaster: c.Job.Sources["rdzv-endpoint"].Name == dlroverMasterAddr,
 	}
 }
 
@@ -275,11 +283,11 @@ func (m *meeting) openTCP(ctx context.Context, cfg *membership.Config) error {
 		if code := errhint.CodeOf(last); code == errhint.Usage {
 			return last
 		}
+		if err := m.findMaster(ctx); err != nil {
+			return err
+		}
 		if time.Since(told) >= progressEvery {
 			told = time.Now()
-			if err := m.refuseMaster(); err != nil {
-				return err
-			}
 			m.log.Warn().Err(m.explain(last)).Dur("dur_ms", time.Since(began)).Msg("waiting for the host of the store")
 		}
 		select {
