@@ -220,7 +220,8 @@ var errReport = errors.New("its report cannot be taken")
 // ended tells how a node's connection has ended, where that was not by the node's own end.
 func (l *leading) ended(conn net.Conn, rank int, err error) {
 	switch {
-	case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed), errors.Is(err, syscall.ECONNRESET):
+	case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed), errors.Is(err, syscall.ECONNRESET),
+		errors.Is(err, rendezvous.ErrStoreClosed): // the store of the round has gone, not the node
 	case errors.Is(err, errSilent):
 		l.s.cfg.Log.Warn().Int("group_rank",
 			rank).Msg("a node is not heard of any more about checkpoints: what it alone has in memory counts as lost")

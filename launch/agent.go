@@ -115,6 +115,7 @@ type Agent struct {
 	drained     bool        // nobody waits for the last one any more
 	stopNotices func()      // nil: nobody looks for them
 	stopPushing func()      // nil: nobody is told
+	stopSteps   func()      // the same
 }
 
 // Result is how a job ended.
@@ -207,6 +208,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	}
 	a.stopNotices = a.watchNotices(ctx)
 	a.stopPushing = a.tellTrainJob() //nolint:contextcheck // the end of the job is told, too
+	a.stopSteps = a.tellSteps()
 	if err := a.tree.RemoveOnDeath(a.logs.Disposable()...); err != nil {
 		return err
 	}
@@ -267,6 +269,9 @@ func (a *Agent) hasTerminal() bool {
 func (a *Agent) close(ctx context.Context, succeeded bool) error {
 	if a.stopNotices != nil {
 		a.stopNotices()
+	}
+	if a.stopSteps != nil {
+		a.stopSteps()
 	}
 	if a.stopPushing != nil {
 		a.stopPushing()

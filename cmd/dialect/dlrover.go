@@ -5,6 +5,7 @@ import (
 	"maps"
 	"strconv"
 	"strings"
+	"time"
 
 	"muster/launch/job"
 )
@@ -13,8 +14,8 @@ import (
 const dlroverRun = "dlrover-run"
 
 // DLRover reads a command line of dlrover-run: torchrun's flags without abbreviations, those that DLRover adds (as of
-// version 0.6.1, elastic_run.py), and those of MetaX's guide to it. What DLRover asks its master for, muster's agents
-// settle among themselves: they meet at the store of DLROVER_MASTER_ADDR, which is muster's.
+// version 0.6.1, elastic_run.py), and those of MetaX's guide to it. At DLROVER_MASTER_ADDR is DLRover's master, whose
+// rounds the nodes take part in, or a store of muster, where they settle among themselves what DLRover asks its master for.
 func DLRover(inv Invocation) (Request, error) {
 	return torchrun(inv, dlroverParser(), func(t *torchrunJob) { fromDLRover(t, inv.Machine) })
 }
@@ -139,7 +140,12 @@ func (t *torchrunJob) dlroverMeeting() {
 	}
 	own := backend.text == dlroverMaster
 	if own && !v["standalone"].on && !v["rdzv_endpoint"].explicit() {
-		t.master = t.dlroverAgent()
+		t.master = masterAgent(t.env, &t.wrong)
+		if conf, err := parseConf(v["rdzv_conf"].text); err == nil { // else it is refused elsewhere
+			if s, err := time.ParseDuration(conf["pend_timeout"] + "s"); err == nil && s > 0 {
+				t.master.PendTimeout = s
+			}
+		}
 	}
 	switch {
 	case !own:
@@ -160,9 +166,9 @@ func (t *torchrunJob) dlroverMeeting() {
 	masterAddr := v["master_addr"].explicit() || v["master_port"].explicit()
 	switch {
 	case backend.text == backendStatic && masterAddr, strings.HasPrefix(backend.text, backendEtcd):
-	case t.env["DLROVER_MASTER_ADDR"] != "":
-		if t.fill("rdzv-endpoint", "DLROVER_MASTER_ADDR"); own {
-			t.ignored("DLROVER_MASTER_ADDR", "master-addr", "master-port")
+	case t.env[dlroverMasterAddr] != "":
+		if t.fill("rdzv-endpoint", dlroverMasterAddr); own {
+			t.ignored(dlroverMasterAddr, "master-addr", "master-port")
 		}
 	case v["master_addr"].explicit() && !v["rdzv_endpoint"].explicit() && backend.text != backendStatic:
 		endpoint := v["master_addr"]

@@ -8,49 +8,47 @@ import (
 	"muster/launch/job"
 )
 
-// dlroverAgent is who this node is to the master at DLROVER_MASTER_ADDR, the zero value where that names none. Whether
-// a master is there, or a store of muster, says DLROVER_MASTER_SERVICE_TYPE, which DLRover's master gives its pods;
+// dlroverMasterAddr is the variable in which DLRover's operator names the master of a job.
+const dlroverMasterAddr = "DLROVER_MASTER_ADDR"
+
+// masterAgent is who this node is to the master at DLROVER_MASTER_ADDR, the zero value where that names none. Whether a
+// master is there, or a store of muster, says DLROVER_MASTER_SERVICE_TYPE, which DLRover's master gives its pods;
 // without it, what answers.
-func (t *torchrunJob) dlroverAgent() job.DLRoverMaster {
-	m := job.DLRoverMaster{Service: job.MasterAsked, NodeType: "worker", NodeIP: t.env["NODE_IP"], JobUID: t.env["JOB_UID"]}
-	if t.env["DLROVER_MASTER_ADDR"] == "" {
+func masterAgent(env environ, wrong *problems) job.DLRoverMaster {
+	m := job.DLRoverMaster{Service: job.MasterAsked, NodeType: "worker", NodeIP: env["NODE_IP"], JobUID: env["JOB_UID"]}
+	if env[dlroverMasterAddr] == "" {
 		return job.DLRoverMaster{}
 	}
-	switch service := t.env["DLROVER_MASTER_SERVICE_TYPE"]; service {
+	switch service := env["DLROVER_MASTER_SERVICE_TYPE"]; service {
 	case "":
 	case job.MasterGRPC, job.MasterHTTP:
 		m.Service = service
 	default:
-		t.wrong.add(fmt.Errorf("cannot use DLROVER_MASTER_SERVICE_TYPE=%s: muster speaks to a master of DLRover by grpc or http", service))
+		wrong.add(fmt.Errorf("cannot use DLROVER_MASTER_SERVICE_TYPE=%s: muster speaks to a master of DLRover by grpc or http", service))
 	}
-	if kind := t.env["NODE_TYPE"]; kind != "" {
+	if kind := env["NODE_TYPE"]; kind != "" {
 		m.NodeType = kind
 	}
-	m.NodeRank, _ = t.countFrom(nodeRanks...)
-	m.NodeID, _ = t.countFrom("NODE_ID")
-	if n, given := t.countFrom("MASTER_CLIENT_TIMEOUT"); given {
+	m.NodeRank, _ = countFrom(env, wrong, nodeRanks...)
+	m.NodeID, _ = countFrom(env, wrong, "NODE_ID")
+	if n, given := countFrom(env, wrong, "MASTER_CLIENT_TIMEOUT"); given {
 		m.Timeout = time.Duration(n) * time.Second
-	}
-	if conf, err := parseConf(t.in.values["rdzv_conf"].text); err == nil && conf["pend_timeout"] != "" { // else it is refused elsewhere
-		if s, err := time.ParseDuration(conf["pend_timeout"] + "s"); err == nil && s > 0 {
-			m.PendTimeout = s
-		}
 	}
 	return m
 }
 
 // countFrom returns the number in the first of variables that is set.
-func (t *torchrunJob) countFrom(variables ...string) (n int, given bool) {
+func countFrom(env environ, wrong *problems, variables ...string) (n int, given bool) {
 	for _, name := range variables {
-		if t.env[name] == "" {
+		if env[name] == "" {
 			continue
 		}
-		n, err := pyInt(t.env[name])
+		n, err := pyInt(env[name])
 		if err == nil && (n < 0 || n > 1<<30) {
 			err = errors.New("give a number from 0 on")
 		}
 		if err != nil {
-			t.wrong.add(fmt.Errorf("cannot use %s=%s: %w", name, t.env[name], err))
+			wrong.add(fmt.Errorf("cannot use %s=%s: %w", name, env[name], err))
 		}
 		return n, err == nil
 	}

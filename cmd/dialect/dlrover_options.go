@@ -3,8 +3,8 @@ package dialect
 import "slices"
 
 const dlroverAbout = `Starts the workers of a PyTorch job on this node, as DLRover's dlrover-run does, and watches over them. Several nodes meet
-at the store that DLROVER_MASTER_ADDR or --rdzv-endpoint names: that of "muster store" in the master's container, or of
-the node that has this address.
+at what DLROVER_MASTER_ADDR names: DLRover's own master, as in a pod of an ElasticJob; or a store, which --rdzv-endpoint
+can name, too: that of "muster store" in the master's container, or of the node that has this address.
 
 Flags come before the training script; everything behind it belongs to the script. Dashes and underscores in names are
 the same; names cannot be abbreviated. Most flags can be set by a variable, MUSTER_<FLAG> or PET_<FLAG> (1 and 0 for

@@ -64,6 +64,9 @@ func settleMeeting(r *Request, words map[string]given, wrong *problems) {
 	if alone {
 		return
 	}
+	if at := words["rdzv"].source; at.Kind == job.FromPlatform && strings.HasPrefix(at.Name, dlroverMasterAddr) {
+		m.DLRover = masterAgent(newEnviron(j.Environ), wrong)
+	}
 	checkEndpoints(j)
 	checkConfTimes(m, wrong)
 	if m.Backend == backendStatic {

@@ -98,8 +98,8 @@ func readKubeflow(l *lookup, f *Facts) error {
 
 func findDLRover(l *lookup) []string { return l.set("DLROVER_MASTER_ADDR", "ELASTIC_JOB_NAME") }
 
-// readDLRover reads the variables of DLRover's operator. What listens at DLROVER_MASTER_ADDR must be muster's store, as
-// under muster dlrover-run.
+// readDLRover reads the variables of DLRover's operator. What listens at DLROVER_MASTER_ADDR is muster's store or
+// DLRover's master, as under muster dlrover-run.
 func readDLRover(l *lookup, f *Facts) error {
 	count, index := []string{"NODE_NUM", "WORKER_NUM"}, []string{"NODE_RANK", "WORKER_RANK"}
 	if !l.has(localRank) {

@@ -67,7 +67,7 @@ func (h *Handler) begin(ctx context.Context, w world) (rendezvous.Round, error) 
 		return rendezvous.Round{}, err
 	}
 	if out.MasterAddr, out.MasterPort, out.AgentStore = rec.Addr, rec.Port, !rec.Mixed; r.store != nil {
-		out.HostRank, out.LeadRank, out.LossNotice = 0, 0, lostAfter
+		out.HostRank, out.LeadRank, out.LossNotice = 0, 0, h.cfg.LostAfter
 	}
 	r.mixed = rec.Mixed
 	h.mu.Lock()
@@ -177,7 +177,7 @@ func (h *Handler) beginFirst(ctx context.Context, r *round) (rec beginRecord, er
 	if rec.Mixed {
 		err = h.withoutServer(ctx, &rec)
 	} else {
-		err = h.withServer(ctx, &rec, r)
+		err = h.withServer(ctx, &rec)
 	}
 	if err != nil || len(r.world.nodes) == 1 {
 		return rec, err
@@ -202,7 +202,7 @@ func (h *Handler) beginFirst(ctx context.Context, r *round) (rec beginRecord, er
 }
 
 // withServer empties this node's store, or opens it, for a round in which agents serve workers.
-func (h *Handler) withServer(ctx context.Context, rec *beginRecord, _ *round) error {
+func (h *Handler) withServer(ctx context.Context, rec *beginRecord) error {
 	if h.server != nil {
 		h.server.Reset()
 	} else {

@@ -243,9 +243,9 @@ func (c *Client) add(ctx context.Context, key string, delta int) (int, error) {
 
 // lookUpAll returns the values of all keys, nil where one of them is missing.
 func (c *Client) lookUpAll(ctx context.Context, keys []string) (map[string][]byte, error) {
-	wanted := make([]attr, len(keys))
+	wanted := make(dict, len(keys))
 	for i, key := range keys {
-		wanted[i] = attr{key, []byte{}}
+		wanted[i] = pickle.Pair{Key: key, Value: []byte{}}
 	}
 	o, err := c.get(ctx, message{"KeyValuePairs", []attr{{"kvs", wanted}, {"op", "get"}}}, "KeyValuePairs")
 	if err != nil {
@@ -388,9 +388,9 @@ func (c *Client) heartbeat(ctx context.Context) (a action, err error) {
 
 // sayEvent reports an event that the master wants reported.
 func (c *Client) sayEvent(ctx context.Context, a action) error {
-	labels := []attr{}
+	labels := dict{}
 	for name, value := range a.EventLabels {
-		labels = append(labels, attr{name, fmt.Sprint(value)})
+		labels = append(labels, pickle.Pair{Key: name, Value: fmt.Sprint(value)})
 	}
 	return c.report(ctx, message{"Event", []attr{
 		{"event_type", a.EventType}, {"instance", a.EventInstance}, {"action", a.EventAction}, {"msg", a.EventMessage}, {"labels", labels},

@@ -48,6 +48,8 @@ type Config struct {
 	Ports  []int
 	// Dial reaches the store of another node.
 	Dial func(ctx context.Context, addr string) (Conn, error)
+	// LostAfter is how long a node of a round that is all ours may be silent; 0: 12 s.
+	LostAfter time.Duration
 	// Each is the time between two heartbeats; 0: 15 s, as DLRover's agents.
 	Each time.Duration
 	Log  zerolog.Logger
@@ -95,6 +97,7 @@ const (
 // Open introduces this node to the master and returns when the master lets workers start: when its own check has passed,
 // or there is none.
 func Open(ctx context.Context, cfg Config) (*Handler, error) {
+	cfg.LostAfter = cmp.Or(cfg.LostAfter, lostAfter)
 	h := &Handler{cfg: cfg, c: cfg.Client, steps: make(chan progress, 1)}
 	if err := h.introduce(ctx); err != nil {
 		return nil, errors.Join(err, h.c.Close())

@@ -14,7 +14,7 @@ const module = "dlrover.python.common.comm"
 // attr is an attribute of a message.
 type attr struct {
 	name  string
-	value any // nil, bool, int, int64, float64, string, []byte, []any, []attr for a dict, message
+	value any // nil, bool, int, int64, float64, string, []byte, []any, dict, message
 }
 
 // message is an instance of a dataclass of the module.
@@ -22,6 +22,9 @@ type message struct {
 	class string
 	attrs []attr
 }
+
+// dict is a dict.
+type dict []pickle.Pair
 
 // pickled writes a message as Python's protocol 3, which every Python reads: a dataclass is made without arguments, and
 // its attributes are set.
@@ -56,10 +59,16 @@ func appendValue(b []byte, v any) []byte {
 			b = appendValue(b, item)
 		}
 		return append(b, pickle.OpAppends)
-	case []attr: // a dict
+	case []attr: // of a message
 		b = append(b, pickle.OpEmptyDict, pickle.OpMark)
 		for _, a := range v {
 			b = appendValue(appendValue(b, a.name), a.value)
+		}
+		return append(b, pickle.OpSetItems)
+	case dict:
+		b = append(b, pickle.OpEmptyDict, pickle.OpMark)
+		for _, p := range v {
+			b = appendValue(appendValue(b, p.Key), p.Value)
 		}
 		return append(b, pickle.OpSetItems)
 	case message:

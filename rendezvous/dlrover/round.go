@@ -17,10 +17,9 @@ import (
 const (
 	// lookEvery is how often the master is asked whether nodes wait for another round.
 	lookEvery = time.Second
-	// beatEvery is how often the nodes of a round say to each other that they live; one is lost that was silent for
-	// lostAfter.
-	beatEvery = 2 * time.Second
+	// lostAfter is how long a node may be silent; the nodes say beats times as often to each other that they live.
 	lostAfter = 12 * time.Second
+	beats     = 6
 	// barrierPatience is how long a node whose workers have succeeded waits for those of DLRover's agents, as these do.
 	barrierPatience = 15 * time.Minute
 	// goodbye is how long the store of a round is there for others at the end.
@@ -41,6 +40,7 @@ type round struct {
 
 	verdict chan rendezvous.Verdict
 	tallied chan rendezvous.Tally
+	parted  bool // this node ends, and the others go on without it: nobody reports to it
 }
 
 var _ rendezvous.Exchange = (*round)(nil)
@@ -225,11 +225,12 @@ func (r *round) peek(ctx context.Context, key string) ([]byte, error) {
 
 // beat says to the other nodes that this one lives.
 func (r *round) beat() {
+	every := r.h.cfg.LostAfter / beats
 	for n := int64(1); ; n++ {
 		if r.store.Set(r.ctx, r.own("beat"), strconv.AppendInt(nil, n, 10)) != nil {
 			return // awaitVerdict notices, too
 		}
-		if sleep(r.ctx, beatEvery) != nil {
+		if sleep(r.ctx, every) != nil {
 			return
 		}
 	}
@@ -238,12 +239,12 @@ func (r *round) beat() {
 // watchNodes notices that a node is silent.
 func (r *round) watchNodes() {
 	words, heard := make([]string, len(r.world.nodes)), make([]time.Time, len(r.world.nodes))
-	began := time.Now()
+	began, limit := time.Now(), r.h.cfg.LostAfter
 	for i := range heard {
 		heard[i] = began
 	}
-	for last := began; sleep(r.ctx, beatEvery) == nil; {
-		if gap := time.Since(last); gap > 2*beatEvery { // this node itself stood still
+	for last := began; sleep(r.ctx, limit/beats) == nil; {
+		if gap := time.Since(last); gap > 2*limit/beats { // this node itself stood still
 			for i := range heard {
 				heard[i] = heard[i].Add(gap)
 			}
@@ -257,10 +258,10 @@ func (r *round) watchNodes() {
 			if word := string(text); word != words[rank] {
 				words[rank], heard[rank] = word, time.Now()
 			}
-			if rank != r.me && time.Since(heard[rank]) > lostAfter {
+			if rank != r.me && time.Since(heard[rank]) > limit {
 				r.demand(rendezvous.Verdict{
 					Kind: rendezvous.Reassemble, Reason: "NodeLost", Rank: -1,
-					Message: fmt.Sprintf("the node with group rank %d (node rank %d) was silent for %v", rank, r.world.nodes[rank].rank, lostAfter),
+					Message: fmt.Sprintf("the node with group rank %d (node rank %d) was silent for %v", rank, r.world.nodes[rank].rank, limit),
 				})
 				return
 			}
@@ -310,11 +311,11 @@ func (r *round) Propose(ctx context.Context, v rendezvous.Verdict) (rendezvous.V
 	case err != nil && ctx.Err() == nil && errors.Is(err, rendezvous.ErrStoreClosed) && !alone:
 		counts = r.lost(err)
 	case err != nil && alone && ctx.Err() == nil:
-		counts = v // who ends needs nobody for that
+		counts, r.parted = v, true // who ends needs nobody for that
 	case err != nil:
 		return v, fmt.Errorf("cannot propose how round %d ends: %w", r.world.round-1, err)
 	case alone && counts == said:
-		counts = v
+		counts, r.parted = v, true
 	}
 	r.learn(counts)
 	r.seen()
@@ -433,7 +434,7 @@ func (r *round) Report(ctx context.Context, report []byte) error {
 
 // Reports implements rendezvous.Exchange.
 func (r *round) Reports(ctx context.Context) (all [][]byte, err error) {
-	if r.store == nil {
+	if r.store == nil || r.parted {
 		return nil, nil
 	}
 	_ = r.store.Wait(ctx, r.keys("report")...) // what is there is taken

@@ -45,9 +45,11 @@ func (m *meeting) findMaster(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		return errhint.With(errhint.Usagef("cannot meet at DLROVER_MASTER_ADDR=%s: %s answers there, and neither a store of muster nor a master of DLRover: %w",
-			at, what, err),
-			fmt.Sprintf("muster's agents need no master: run muster store --bind 0.0.0.0:%d in its place, or give --rdzv-endpoint HOST:PORT, where HOST is one of the nodes", at.Port))
+		return errhint.With(
+			errhint.Usagef("cannot meet at DLROVER_MASTER_ADDR=%s: %s answers there, and neither a store of muster nor a master of DLRover: %v",
+				at, what, err), // its status and hint are those of a master that is away
+			fmt.Sprintf("muster's agents need no master: run muster store --bind 0.0.0.0:%d in its place, "+
+				"or give --rdzv-endpoint HOST:PORT, where HOST is one of the nodes", at.Port))
 	}
 	return &masterError{service}
 }
