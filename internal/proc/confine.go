@@ -154,6 +154,9 @@ type confined struct {
 	gone bool
 }
 
+// theConfined has the process ids of those that run: no Tree ends them with its workers.
+var theConfined sync.Map
+
 // run starts the process and waits for its end, for ever if need be. It holds its thread: the parent-death signal is
 // sent when the thread that forked ends.
 func (p *confined) run(c Confinement, files []uintptr) {
@@ -164,6 +167,10 @@ func (p *confined) run(c Confinement, files []uintptr) {
 		Env: c.Env, Files: files, Sys: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL},
 	})
 	p.pid = pid
+	if err == nil {
+		theConfined.Store(pid, struct{}{})
+		defer theConfined.Delete(pid)
+	}
 	p.started <- err
 	if err != nil {
 		return

@@ -28,6 +28,9 @@ func (t *Tree) membersLocked(s snapshot, past []*Process) []member {
 						continue
 					}
 					m.owner, m.leader = w, true
+				} else if _, confined := theConfined.Load(p.PID); confined {
+					t.spareLocked(p, s)
+					continue
 				} else if !t.adoptLocked(&m, s) {
 					continue
 				}

@@ -330,3 +330,33 @@ func TestStopWithoutDescriptors(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestStopSparesTheConfined: a program that we have asked something in confinement is no worker's: the end of a round does
+// not end it.
+func TestStopSparesTheConfined(t *testing.T) {
+	tree := openTree(t, proc.Config{})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	said, ended := make(chan struct{}), make(chan proc.Confined, 1)
+	c := shell("sleep 86400 & echo; while :; do sleep 0.1; done")
+	c.Line = func([]byte) { close(said) }
+	c.Deadline = time.Hour
+	go func() {
+		r, _ := proc.Confine(ctx, c) // a program that cannot be started says nothing
+		ended <- r
+	}()
+	<-said
+	p := sh(t, tree, `sleep 86400`)
+	if err := tree.Stop(t.Context(), proc.Ladder{}, p); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case r := <-ended:
+		t.Fatalf("it was ended, too: %+v", r)
+	default:
+	}
+	cancel()
+	if r := <-ended; !r.Canceled {
+		t.Errorf("%+v", r)
+	}
+}
