@@ -364,6 +364,30 @@ func (c *Client) Logs(ctx context.Context, node string, w LogsWanted, stdout, st
 	if err != nil {
 		return err
 	}
+	err = hearLogs(ctx, st, node, w, stdout, stderr)
+	if w.Follow && errors.Is(err, errBroken) {
+		if _, gone := c.Status(ctx, Node); Unreachable(gone) {
+			return nil // the job has ended
+		}
+	}
+	return err
+}
+
+// Logs shows what workers of that node have written, for a muster that somebody has asked for it.
+func (f *Far) Logs(ctx context.Context, w LogsWanted, by Peer, stdout, stderr io.Writer) error {
+	body, err := json.Marshal(w)
+	if err != nil {
+		return err
+	}
+	conn, read, err := f.call(ctx, pathLogs, body, by)
+	if err != nil {
+		return f.atNode(w.Ranks, err)
+	}
+	return hearLogs(ctx, relay.NewStream(conn, read), f.Node, w, stdout, stderr)
+}
+
+// hearLogs shows what a stream of logs says, and closes it.
+func hearLogs(ctx context.Context, st *relay.Stream, node string, w LogsWanted, stdout, stderr io.Writer) error {
 	defer func() { _ = st.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = st.Close() })()
 	st.Live()
@@ -372,9 +396,6 @@ func (c *Client) Logs(ctx context.Context, node string, w LogsWanted, stdout, st
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case err != nil:
-		if _, gone := c.Status(ctx, Node); w.Follow && Unreachable(gone) {
-			return nil // the job has ended
-		}
 		return broken(node, w.Ranks, err)
 	case end.Error != "":
 		return fmt.Errorf("cannot show more of %s on node %s: %w", rankWords(w.Ranks), node, end.err())
@@ -382,9 +403,12 @@ func (c *Client) Logs(ctx context.Context, node string, w LogsWanted, stdout, st
 	return nil
 }
 
+// errBroken is in the errors of broken.
+var errBroken = errors.New("does not answer any more")
+
 // broken says whose stream has ended without a word.
 func broken(node string, ranks []int, err error) error {
-	return fmt.Errorf("node %s, asked for %s, does not answer any more: %w", node, rankWords(ranks), err)
+	return fmt.Errorf("node %s, asked for %s, %w: %w", node, rankWords(ranks), errBroken, err)
 }
 
 // hear shows what a stream says until it ends. taken is told how many bytes of standard input were taken.

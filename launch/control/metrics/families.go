@@ -191,6 +191,25 @@ var families = [...]family{
 			})
 		},
 	},
+	{"muster_sidecar_running", gauge, "Whether a process of the sidecar runs.", func(l *lines, s *Snapshot) {
+		for i := range s.Status.Sidecars {
+			c := &s.Status.Sidecars[i]
+			l.add(truth(c.State == report.PhaseRunning), sidecarLabels(c)...)
+		}
+	}},
+	{"muster_sidecar_healthy", gauge, "Whether the sidecar's port takes connections.", func(l *lines, s *Snapshot) {
+		for i := range s.Status.Sidecars {
+			if c := &s.Status.Sidecars[i]; c.Healthy != nil {
+				l.add(truth(*c.Healthy), sidecarLabels(c)...)
+			}
+		}
+	}},
+	{"muster_sidecar_restarts_total", counter, "How often its node has started the sidecar again.", func(l *lines, s *Snapshot) {
+		for i := range s.Status.Sidecars {
+			c := &s.Status.Sidecars[i]
+			l.add(float64(c.Restarts), sidecarLabels(c)...)
+		}
+	}},
 	{
 		"muster_checkpoint_stall_duration_seconds", summary, "How long saves have kept the rank's program waiting that runs now.",
 		func(l *lines, s *Snapshot) {
@@ -248,6 +267,10 @@ func (l *lines) stepHistogram(s *Snapshot, r *report.MeasuredRank) {
 	}
 	l.sample("_sum", r.StepSeconds, labels...)
 	l.sample("_count", float64(sum), labels...)
+}
+
+func sidecarLabels(c *report.Sidecar) []string {
+	return []string{"sidecar", strconv.Itoa(c.Index), "node", c.Node}
 }
 
 // perDevice adds a sample for each accelerator of each rank for which there is a value.

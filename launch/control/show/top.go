@@ -136,6 +136,9 @@ func (t *Top) head(now time.Time) []string {
 	if c := d.RootCause; c != nil {
 		head = append(head, printable.Output(fmt.Sprintf("last failure: rank %d on %s, status %d %s", c.Rank, c.Host, c.ExitCode, c.Cause)))
 	}
+	for i := range d.Sidecars {
+		head = append(head, sidecarText(&d.Sidecars[i], now))
+	}
 	return head
 }
 

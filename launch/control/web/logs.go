@@ -24,7 +24,7 @@ const (
 
 // logs shows what a rank has written, and with follow (as a stream does) what it writes, as Server-Sent Events: "line"
 // with stream and text; "end" with the reason where there is no more.
-func (s *Server) logs(w http.ResponseWriter, r *http.Request, number string) {
+func (s *Server) logs(w http.ResponseWriter, r *http.Request, c *client, number string) {
 	rank, err := strconv.ParseUint(number, 10, 31)
 	if err != nil {
 		fail(w, http.StatusBadRequest, strconv.Quote(number)+" is no rank", "")
@@ -43,8 +43,18 @@ func (s *Server) logs(w http.ResponseWriter, r *http.Request, number string) {
 	}
 	logs := control.Logs{l}
 	defer logs.Close()
-	err = l.Open(r.Context(), previous)
-	if memory, has := s.cfg.Served.(control.Rememberer); err != nil && has && !previous {
+	far, err := s.reach(r.Context(), int(rank))
+	if err == nil && far == nil {
+		err = l.Open(r.Context(), previous)
+	}
+	if far != nil {
+		lines := &lineWriter{to: l.Stdout, flush: out.flush}
+		errLines := &lineWriter{to: l.Stderr, flush: out.flush}
+		wanted := control.LogsWanted{Ranks: []int{int(rank)}, Follow: !previous, Previous: previous, Tail: tail}
+		err = far.Logs(r.Context(), wanted, control.Peer{UID: c.uid, Address: c.RemoteAddr().String()}, lines, errLines)
+		lines.end()
+		errLines.end()
+	} else if memory, has := s.cfg.Served.(control.Rememberer); err != nil && has && !previous {
 		if kept, askErr := s.cfg.Served.Rank(r.Context(), int(rank)); askErr == nil && len(kept.Logs) == 0 {
 			follow := lastLines{memory: memory, rank: int(rank), out: out, stdout: l.Stdout, stderr: l.Stderr}
 			err = follow.show(r.Context())
@@ -63,6 +73,48 @@ func (s *Server) logs(w http.ResponseWriter, r *http.Request, number string) {
 		out.put("end", "", encoded(end))
 		out.flush()
 	}
+}
+
+// reach is the muster of the node that runs a rank; nil: it runs here, or nobody can be asked for it.
+func (s *Server) reach(ctx context.Context, rank int) (*control.Far, error) {
+	reacher, is := s.cfg.Served.(control.Reacher)
+	if !is {
+		return nil, nil
+	}
+	return reacher.Reach(ctx, []int{rank})
+}
+
+// lineWriter hands on what another node says line by line: there it comes in pieces of any length.
+type lineWriter struct {
+	to    io.Writer
+	flush func()
+	kept  []byte
+}
+
+// Write takes a piece.
+func (l *lineWriter) Write(piece []byte) (int, error) {
+	n := len(piece)
+	for {
+		end := bytes.IndexByte(piece, '\n')
+		if end < 0 {
+			break
+		}
+		if _, err := l.to.Write(append(l.kept, piece[:end+1]...)); err != nil {
+			return 0, err
+		}
+		l.kept, piece = l.kept[:0], piece[end+1:]
+	}
+	l.kept = append(l.kept, piece[:min(len(piece), max(0, mostLine-len(l.kept)))]...) // no more of a line is shown
+	l.flush()
+	return n, nil
+}
+
+// end hands on a line without an end.
+func (l *lineWriter) end() {
+	if len(l.kept) > 0 {
+		_, _ = l.to.Write(l.kept)
+	}
+	l.flush()
 }
 
 // logLines makes an event of each line.

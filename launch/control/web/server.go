@@ -323,7 +323,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request, c *client, proven
 	default:
 		if n, is := strings.CutSuffix(verb, "/logs"); is {
 			if n, is = strings.CutPrefix(n, "ranks/"); is {
-				s.logs(w, r, n)
+				s.logs(w, r, c, n)
 				return
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -17,6 +18,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/rs/zerolog"
 
 	"muster/internal/errhint"
 	"muster/internal/testutil"
@@ -539,6 +542,86 @@ func TestClientGoes(t *testing.T) {
 	_, _ = p.answer(gone)
 	if a, err := p.answer(t.Context()); err != nil || a.RunID != "train-7" {
 		t.Errorf("%+v, %v", a.Status, err)
+	}
+}
+
+// farAway is a job whose rank 1 runs on another node.
+type farAway struct {
+	*world
+	dir string // of that node's muster
+}
+
+func (f farAway) Reach(_ context.Context, ranks []int) (*control.Far, error) {
+	switch ranks[0] {
+	case 0:
+		return nil, nil
+	case 1:
+		return &control.Far{Node: "node-1", From: "node-0", Dial: func(ctx context.Context) (net.Conn, error) {
+			return control.DialSocket(ctx, f.dir)
+		}}, nil
+	}
+	return nil, errhint.Usagef("nobody can ask node-2")
+}
+
+// executor is the job as the muster of the other node answers for it.
+type executor struct{ *world }
+
+func (executor) Exec(context.Context, control.Peer, control.ExecWanted, [3]*os.File) (control.Command, error) {
+	return nil, errors.New("not this")
+}
+
+func (executor) Entered(control.Peer, control.ExecWanted) {}
+
+func (e executor) LogsRead(by control.Peer, ranks []int) {
+	e.events.Add(control.Event{Type: control.LogsRead, By: &by, Rank: &ranks[0]})
+}
+
+// TestLogsOfAnotherNode: the page shows what a rank on another node writes, by the muster there.
+func TestLogsOfAnotherNode(t *testing.T) {
+	t.Parallel()
+	there := newWorld(2)
+	there.writes(t, 1, "one\ntwo\nlast\n")
+	dir := testutil.ReachedDir(t, 0o755)
+	server, err := control.Serve(control.Config{Dir: dir, Served: executor{there}, Log: zerolog.Nop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	here := newWorld(2)
+	s := serve(t, Config{Served: farAway{here, dir}})
+	_, _, body := ask(t, s, http.MethodGet, "/api/v1/ranks/2/logs", nil)
+	if !strings.Contains(body, "nobody can ask node-2") {
+		t.Errorf("a node that cannot be asked: %s", body)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL()+"api/v1/ranks/1/logs?tail=2", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var got []string
+	lines := bufio.NewScanner(resp.Body)
+	for len(got) < 2 && lines.Scan() {
+		if _, text, found := strings.Cut(lines.Text(), `"text":"`); found {
+			got = append(got, strings.SplitN(text, `"`, 2)[0])
+		}
+	}
+	if strings.Join(got, ",") != "two,last" {
+		t.Errorf("%q", got)
+	}
+	if e := there.events.Behind(0); len(e) != 1 || e[0].Type != control.LogsRead || e[0].By.Node != "node-0" {
+		t.Errorf("%+v", e)
+	}
+	if err := server.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for lines.Scan() {
+		got = append(got, lines.Text())
+	}
+	if !strings.Contains(strings.Join(got, ""), "event: end") {
+		t.Errorf("the other muster has ended, and the page says %q", got)
 	}
 }
 
