@@ -107,8 +107,8 @@ func (s *Steering) listenPause(ctx context.Context, b roundBoard) {
 	}
 }
 
-// Pause has the job pause, and says what follows.
-func (s *Steering) Pause(ctx context.Context, by control.Peer) (string, error) {
+// pause has the job pause, and says what follows.
+func (s *Steering) pause(ctx context.Context, by control.Peer) (string, error) {
 	text := fmt.Sprintf("%s has paused the job on node %s", by, s.plan.Hostname)
 	s.mu.Lock()
 	b, phase, p, strangers, wished, nodes := s.board, s.status.Phase, s.orders, s.strangers, s.wish != nil, s.status.Nodes
@@ -160,8 +160,8 @@ func (s *Steering) tellPause(ctx context.Context, b roundBoard, w pauseWish) err
 // resumeTime bounds the waiting for a job that is to be resumed, after it was told.
 const resumeTime = 3 * time.Second
 
-// Resume ends the pause of the job, and says what follows. Words take the place of its command.
-func (s *Steering) Resume(ctx context.Context, by control.Peer, words []string) (string, error) {
+// resume ends the pause of the job, and says what follows. Words take the place of its command.
+func (s *Steering) resume(ctx context.Context, by control.Peer, words []string) (string, error) {
 	s.mu.Lock()
 	phase, on, wished, away := s.status.Phase, s.orders.Paused, s.wish != nil, s.awayLocked()
 	s.mu.Unlock()

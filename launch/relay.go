@@ -136,7 +136,8 @@ func (v served) Reach(ctx context.Context, ranks []int) (*control.Far, error) {
 	if here > 0 {
 		return nil, errhint.Usagef("internal error: some of %d ranks are on node %s, and some are not", len(ranks), s.plan.Hostname)
 	}
-	for i, h := range s.hearOthers(ctx, own) {
+	heard, _ := s.hearOthers(ctx, own)
+	for i, h := range heard {
 		if h == nil || !slices.ContainsFunc(h.Status.Ranks, func(r report.Rank) bool { return r.Rank == ranks[0] }) {
 			continue
 		}

@@ -104,8 +104,8 @@ func fixedError(nodes job.Range) error {
 		"--nnodes MIN:MAX makes a job elastic")
 }
 
-// Scale has the job go on with so many nodes, and says what follows.
-func (s *Steering) Scale(ctx context.Context, by control.Peer, n int) (string, error) {
+// scale has the job go on with so many nodes, and says what follows.
+func (s *Steering) scale(ctx context.Context, by control.Peer, n int) (string, error) {
 	bounds := s.plan.Job.Nodes
 	s.mu.Lock()
 	phase, nodes, limit, strangers, away := s.status.Phase, s.status.Nodes, s.orders.Nodes, s.strangers, s.awayLocked()
@@ -185,8 +185,8 @@ func (s *Steering) die(text string) {
 	time.AfterFunc(killPause, func() { _ = unix.Kill(os.Getpid(), unix.SIGKILL) })
 }
 
-// KillNode has a node of the round be lost, named by its group rank or its name, and says what follows.
-func (s *Steering) KillNode(ctx context.Context, by control.Peer, name string) (string, error) {
+// killNode has a node of the round be lost, named by its group rank or its name, and says what follows.
+func (s *Steering) killNode(ctx context.Context, by control.Peer, name string) (string, error) {
 	own := s.Status()
 	s.mu.Lock()
 	b := s.board

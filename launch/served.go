@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"muster/internal/errhint"
-	"muster/internal/printable"
 	"muster/launch/control"
 	"muster/launch/job"
 	"muster/launch/report"
@@ -42,15 +41,10 @@ func (v served) Status(ctx context.Context, scope control.Scope) (report.Status,
 
 // world adds to what is known here what the other nodes have said of themselves.
 func (s *Steering) world(ctx context.Context, own report.Status) report.Status {
-	s.mu.Lock()
-	b, before := s.board, s.others
-	s.mu.Unlock()
-	heard := make([]*heardStatus, own.Nodes)
-	if b.Board != nil && b.nodes == own.Nodes {
-		heard = hearAll(ctx, b)
-	} else if note := "the other nodes cannot be asked now"; own.Message == "" {
+	heard, asked := s.hearOthers(ctx, own)
+	if note := "the other nodes cannot be asked now"; !asked && own.Message == "" {
 		own.Message = note
-	} else {
+	} else if !asked {
 		own.Message += "; " + note
 	}
 	names := make([]string, own.Nodes)
@@ -58,20 +52,11 @@ func (s *Steering) world(ctx context.Context, own report.Status) report.Status {
 		names[i] = "group rank " + strconv.Itoa(i)
 	}
 	w := report.NewWorldStatus(names)
-	s.mu.Lock()
 	for i, h := range heard {
 		if h != nil {
-			before[i] = *h
 			w.TakeStatus(i, h.Status)
-		} else if last, known := before[i]; known && i != own.GroupRank {
-			last.Status.Tasks = slices.Clone(last.Status.Tasks) // others may be reading those
-			for t := range last.Status.Tasks {
-				last.Status.Tasks[t].LastKnown = &last.At
-			}
-			w.TakeStatus(i, last.Status)
 		}
 	}
-	s.mu.Unlock()
 	w.TakeStatus(own.GroupRank, own)
 	w.By(own.GroupRank)
 	all, _ := w.Status()
@@ -91,23 +76,30 @@ func hearAll(ctx context.Context, b roundBoard) []*heardStatus {
 	return heard
 }
 
-// hearOthers is what the other nodes have said of themselves last, by group rank; nil: nothing.
-func (s *Steering) hearOthers(ctx context.Context, own report.Status) []*heardStatus {
+// hearOthers is what the other nodes have said of themselves last, by group rank; nil: nothing. Of a node that does not
+// say it now it is what the node has said before, and its tasks say when. asked is false where no node could be asked.
+func (s *Steering) hearOthers(ctx context.Context, own report.Status) (heard []*heardStatus, asked bool) {
 	s.mu.Lock()
-	b := s.board
+	b, others := s.board, s.others
 	s.mu.Unlock()
-	heard := make([]*heardStatus, own.Nodes)
-	if b.Board != nil && b.nodes == own.Nodes {
+	heard = make([]*heardStatus, own.Nodes)
+	if asked = b.Board != nil && b.nodes == own.Nodes; asked {
 		heard = hearAll(ctx, b)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i := range heard {
-		if last, known := s.others[i]; heard[i] == nil && known && i != own.GroupRank {
+	for i, h := range heard {
+		if h != nil {
+			others[i] = *h
+		} else if last, known := others[i]; known && i != own.GroupRank {
+			last.Status.Tasks = slices.Clone(last.Status.Tasks) // others may be reading those
+			for t := range last.Status.Tasks {
+				last.Status.Tasks[t].LastKnown = &last.At
+			}
 			heard[i] = &last
 		}
 	}
-	return heard
+	return heard, asked
 }
 
 // mostRanks bounds what is believed of one node.
@@ -191,9 +183,33 @@ func listed(ranks []string) string {
 	return "rank " + ranks[0]
 }
 
-// Stop implements control.Served.
-func (v served) Stop(ctx context.Context, by control.Peer, now bool) (string, error) {
-	s := v.s
+// Asked implements control.Served.
+func (v served) Asked(r control.Request) { v.s.asked(r) }
+
+// Do implements control.Served.
+func (v served) Do(ctx context.Context, r control.Request) (string, error) { return v.s.Do(ctx, r) }
+
+// Do makes a change of the job that somebody wants, and says what follows.
+func (s *Steering) Do(ctx context.Context, r control.Request) (string, error) {
+	switch r.What { //nolint:exhaustive // all others are no request
+	case control.StopRequested:
+		return s.stopAll(ctx, r.By, r.Now)
+	case control.RestartRequested:
+		return s.restartAll(ctx)
+	case control.PauseRequested:
+		return s.pause(ctx, r.By)
+	case control.ResumeRequested:
+		return s.resume(ctx, r.By, r.Command)
+	case control.ScaleRequested:
+		return s.scale(ctx, r.By, r.Nodes)
+	case control.KillRequested:
+		return s.killNode(ctx, r.By, r.Node)
+	}
+	return "", fmt.Errorf("internal error: nobody knows what %s means", r.What)
+}
+
+// stopAll has the whole job end, with now without grace.
+func (s *Steering) stopAll(ctx context.Context, by control.Peer, now bool) (string, error) {
 	text := fmt.Sprintf("%s has stopped the job on node %s", by, s.plan.Hostname)
 	s.mu.Lock()
 	b, nodes, started, phase := s.board, s.status.Nodes, len(s.places) > 0, s.status.Phase
@@ -207,26 +223,14 @@ func (v served) Stop(ctx context.Context, by control.Peer, now bool) (string, er
 			}
 		}
 	}
-	told := "asked to stop the job"
-	if now {
-		told += " without grace"
-	}
-	s.asked(control.StopRequested, by, told)
 	if now {
 		s.hurry() // first: what is said of the stop then says so
 	}
 	first := s.stop(text)
-	if now {
-		return "the job is being stopped without grace" + alone, nil
-	}
-	grace := s.plan.Job.Stop.Grace
-	if !first {
-		return fmt.Sprintf("the job is being stopped already: its workers have %v in all; --now ends them at once%s", grace, alone), nil
-	}
-	if !started {
+	if !now && first && !started {
 		return "the job is being stopped: no worker was started here" + alone, nil
 	}
-	return fmt.Sprintf("the job is being stopped: its workers have %v%s", grace, alone), nil
+	return control.Stopping(now, !first, s.plan.Job.Stop.Grace) + alone, nil
 }
 
 // tellOthers tells the other nodes of the round that the job is to end.
@@ -249,38 +253,8 @@ func (s *Steering) tellOthers(ctx context.Context, b roundBoard, text string, no
 // restartTime is how long a request for a restart waits for the loop that watches the workers.
 const restartTime = time.Second
 
-// Restart implements control.Served.
-func (v served) Restart(ctx context.Context, by control.Peer) (string, error) {
-	v.s.asked(control.RestartRequested, by, "asked to restart the workers")
-	return v.s.Restart(ctx)
-}
-
-// Pause implements control.Served.
-func (v served) Pause(ctx context.Context, by control.Peer) (string, error) {
-	v.s.asked(control.PauseRequested, by, "asked to pause the job")
-	return v.s.Pause(ctx, by)
-}
-
-// Resume implements control.Served.
-func (v served) Resume(ctx context.Context, by control.Peer, words []string) (string, error) {
-	v.s.asked(control.ResumeRequested, by, "asked to resume the job")
-	return v.s.Resume(ctx, by, words)
-}
-
-// Scale implements control.Served.
-func (v served) Scale(ctx context.Context, by control.Peer, nodes int) (string, error) {
-	v.s.asked(control.ScaleRequested, by, fmt.Sprintf("asked to scale the job to %d nodes", nodes))
-	return v.s.Scale(ctx, by, nodes)
-}
-
-// KillNode implements control.Served.
-func (v served) KillNode(ctx context.Context, by control.Peer, node string) (string, error) {
-	v.s.asked(control.KillRequested, by, "asked for the loss of a node: "+printable.Output(node))
-	return v.s.KillNode(ctx, by, node)
-}
-
-// Restart has all workers of the job start again, and says what follows.
-func (s *Steering) Restart(ctx context.Context) (string, error) {
+// restartAll has all workers of the job start again, and says what follows.
+func (s *Steering) restartAll(ctx context.Context) (string, error) {
 	if err := s.restart(ctx); err != nil {
 		return "", err
 	}

@@ -402,12 +402,12 @@ func (s *Steering) workerEvent(kind control.EventType, w *worker) control.Event 
 }
 
 // asked records that somebody has asked for something.
-func (s *Steering) asked(kind control.EventType, by control.Peer, told string) {
-	s.log.Warn().Int("uid", by.UID).Int("pid", by.PID).Msg(told)
+func (s *Steering) asked(r control.Request) {
+	s.log.Warn().Int("uid", r.By.UID).Int("pid", r.By.PID).Msg("asked to " + r.String())
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e := s.event(kind)
-	e.By = &by
+	e := s.event(r.What)
+	e.By = &r.By
 	s.events.Add(e)
 }
 

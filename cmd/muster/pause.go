@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-
 	"github.com/spf13/cobra"
 
 	"muster/internal/errhint"
@@ -24,7 +22,7 @@ can be asked, in each phase: a job that starts or restarts pauses before its wor
 		Annotations: map[string]string{exitAnnotation: jobsStatus},
 		Args:        oneJob,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.steer(cmd.Context(), page, args, func(ctx context.Context, c *control.Client) (string, error) { return c.Pause(ctx) })
+			return a.steer(cmd.Context(), page, args, control.Request{What: control.PauseRequested})
 		},
 	}
 	page = pageFlagsOf(cmd)
@@ -55,8 +53,9 @@ and its arguments. Where a node cannot run it, as it lacks a file, the job stays
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			names, words := beforeDash(cmd, args)
-			return a.steer(cmd.Context(), page, names,
-				func(ctx context.Context, c *control.Client) (string, error) { return c.Resume(ctx, words) })
+			return a.steer(cmd.Context(), page, names, control.Request{
+				What: control.ResumeRequested, Wanted: control.Wanted{Command: words},
+			})
 		},
 	}
 	page = pageFlagsOf(cmd)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -29,7 +28,9 @@ nodes that serve the store and coordinate stay. Where it has fewer, spare nodes 
 			if err != nil || n < 1 {
 				return errhint.With(errhint.Usagef("%q is no number of nodes", args[0]), "muster scale N [JOB]")
 			}
-			return a.steer(cmd.Context(), page, args[1:], func(ctx context.Context, c *control.Client) (string, error) { return c.Scale(ctx, n) })
+			return a.steer(cmd.Context(), page, args[1:], control.Request{
+				What: control.ScaleRequested, Wanted: control.Wanted{Nodes: n},
+			})
 		},
 	}
 	page = pageFlagsOf(cmd)
@@ -51,8 +52,9 @@ the machine were lost. NODE is the node's group rank or its name (muster status)
 		Annotations: map[string]string{exitAnnotation: jobsStatus},
 		Args:        behindOne("a node"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.steer(cmd.Context(), page, args[1:],
-				func(ctx context.Context, c *control.Client) (string, error) { return c.KillNode(ctx, args[0]) })
+			return a.steer(cmd.Context(), page, args[1:], control.Request{
+				What: control.KillRequested, Wanted: control.Wanted{Node: args[0]},
+			})
 		},
 	}
 	page = pageFlagsOf(cmd)

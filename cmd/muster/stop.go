@@ -23,7 +23,9 @@ and SIGKILL after --grace. Any node of the job can be asked. The job ends with s
 		Annotations: map[string]string{exitAnnotation: jobsStatus},
 		Args:        oneJob,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.steer(cmd.Context(), page, args, func(ctx context.Context, c *control.Client) (string, error) { return c.Stop(ctx, now) })
+			return a.steer(cmd.Context(), page, args, control.Request{
+				What: control.StopRequested, Wanted: control.Wanted{Now: now},
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&now, "now", false, "without grace: workers get SIGKILL; also for a job that is being stopped")
@@ -45,7 +47,7 @@ a new round. No restart is counted, so that --max-restarts is not used up.
 		Annotations: map[string]string{exitAnnotation: jobsStatus},
 		Args:        oneJob,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.steer(cmd.Context(), page, args, func(ctx context.Context, c *control.Client) (string, error) { return c.Restart(ctx) })
+			return a.steer(cmd.Context(), page, args, control.Request{What: control.RestartRequested})
 		},
 	}
 	page = pageFlagsOf(cmd)
@@ -53,13 +55,13 @@ a new round. No restart is counted, so that --max-restarts is not used up.
 	return cmd
 }
 
-// steer asks the job that the arguments name for something, and prints what follows.
-func (a *app) steer(ctx context.Context, page *pageFlags, args []string, ask func(context.Context, *control.Client) (string, error)) error {
+// steer asks the job that the arguments name for a change, and prints what follows.
+func (a *app) steer(ctx context.Context, page *pageFlags, args []string, r control.Request) error {
 	job, _, err := a.jobAt(ctx, page, args)
 	if err != nil {
 		return err
 	}
-	sentence, err := ask(ctx, job.Client())
+	sentence, err := job.Client().Do(ctx, r)
 	if err != nil {
 		return err
 	}

@@ -104,41 +104,10 @@ func (c *Client) Evidence(ctx context.Context, scope Scope) (l Looked, err error
 	return l, c.ask(ctx, http.MethodGet, pathEvidence+"?scope="+string(scope), nil, &l)
 }
 
-// Stop asks for the end of the job, with now without grace. It returns a sentence about what follows.
-func (c *Client) Stop(ctx context.Context, now bool) (string, error) {
-	return c.change(ctx, pathStop, wanted{Now: now})
-}
-
-// Restart asks for a restart of all workers. It returns a sentence about what follows.
-func (c *Client) Restart(ctx context.Context) (string, error) {
-	return c.change(ctx, pathRestart, wanted{})
-}
-
-// Pause asks for a pause. It returns a sentence about what follows.
-func (c *Client) Pause(ctx context.Context) (string, error) {
-	return c.change(ctx, pathPause, wanted{})
-}
-
-// Resume asks for the end of a pause, with words that take the place of the command where there are some. It returns a
-// sentence about what follows.
-func (c *Client) Resume(ctx context.Context, words []string) (string, error) {
-	return c.change(ctx, pathResume, wanted{Command: words})
-}
-
-// Scale asks for another number of nodes. It returns a sentence about what follows.
-func (c *Client) Scale(ctx context.Context, nodes int) (string, error) {
-	return c.change(ctx, pathScale, wanted{Nodes: nodes})
-}
-
-// KillNode asks for the loss of a node, by its group rank or its name. It returns a sentence about what follows.
-func (c *Client) KillNode(ctx context.Context, node string) (string, error) {
-	return c.change(ctx, pathKill, wanted{Node: node})
-}
-
-// change asks for a change.
-func (c *Client) change(ctx context.Context, path string, w wanted) (string, error) {
+// Do asks for a change; who asks is known to who answers. It returns a sentence about what follows.
+func (c *Client) Do(ctx context.Context, r Request) (string, error) {
 	var s said
-	err := c.ask(ctx, http.MethodPost, path, w, &s)
+	err := c.ask(ctx, http.MethodPost, requestPaths[r.What], r.Wanted, &s)
 	return s.Message, err
 }
 

@@ -41,17 +41,10 @@ type Served interface {
 	Status(ctx context.Context, scope Scope) (report.Status, error)
 	// Rank describes a worker that runs here, or ran here last.
 	Rank(ctx context.Context, rank int) (Rank, error)
-	// Stop has the whole job end, with now without grace; Restart has all its workers start again. What they return
-	// says what follows, in a sentence.
-	Stop(ctx context.Context, by Peer, now bool) (string, error)
-	Restart(ctx context.Context, by Peer) (string, error)
-	// Pause has all workers of the job end, and the nodes wait for Resume, which has them start again: by another
-	// command where there are words.
-	Pause(ctx context.Context, by Peer) (string, error)
-	Resume(ctx context.Context, by Peer, words []string) (string, error)
-	// Scale has the job go on with so many nodes. KillNode has one be lost, named by its group rank or its name.
-	Scale(ctx context.Context, by Peer, nodes int) (string, error)
-	KillNode(ctx context.Context, by Peer, node string) (string, error)
+	// Asked records that somebody wants a change, Do makes it: the whole job ends, all its workers start again, end or go
+	// on, it has another number of nodes, or loses one. What Do returns says what follows, in a sentence.
+	Asked(r Request)
+	Do(ctx context.Context, r Request) (string, error)
 	// Events are what has happened here.
 	Events() *Events
 }
@@ -140,14 +133,6 @@ func (p Peer) String() string {
 		return name + " on the page, from " + p.Address
 	}
 	return name
-}
-
-// wanted is the body of a request that changes something: each reads what is its own.
-type wanted struct {
-	Now     bool     `json:"now,omitempty"`
-	Command []string `json:"command,omitempty"`
-	Nodes   int      `json:"nodes,omitempty"`
-	Node    string   `json:"node,omitempty"`
 }
 
 // said is the answer to a request that changes something; failure one that could not be answered.

@@ -315,7 +315,7 @@ func wrong(status int, format string, args ...any) error {
 func (s *Server) answer(w http.ResponseWriter, r *http.Request) (any, error) {
 	peer, _ := r.Context().Value(peerKey{}).(Peer)
 	path, method := r.URL.Path, http.MethodGet
-	change, changes := s.changes()[path]
+	what, changes := requestAt(path)
 	if changes {
 		method = http.MethodPost
 	}
@@ -343,27 +343,16 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) (any, error) {
 		}
 		return s.cfg.Served.Rank(r.Context(), int(rank))
 	}
-	var asked wanted
+	var asked Wanted
 	body := json.NewDecoder(http.MaxBytesReader(w, r.Body, mostBody))
 	body.DisallowUnknownFields()
 	if err := body.Decode(&asked); err != nil {
 		return nil, wrong(http.StatusBadRequest, "the request cannot be read: %w", err)
 	}
-	sentence, err := change(r.Context(), peer, asked)
+	request := Request{what, peer, asked}
+	s.cfg.Served.Asked(request)
+	sentence, err := s.cfg.Served.Do(r.Context(), request)
 	return said{sentence}, err
-}
-
-// changes are the requests that change something, by their paths.
-func (s *Server) changes() map[string]func(context.Context, Peer, wanted) (string, error) {
-	j := s.cfg.Served
-	return map[string]func(context.Context, Peer, wanted) (string, error){
-		pathStop:    func(ctx context.Context, by Peer, w wanted) (string, error) { return j.Stop(ctx, by, w.Now) },
-		pathRestart: func(ctx context.Context, by Peer, _ wanted) (string, error) { return j.Restart(ctx, by) },
-		pathPause:   func(ctx context.Context, by Peer, _ wanted) (string, error) { return j.Pause(ctx, by) },
-		pathResume:  func(ctx context.Context, by Peer, w wanted) (string, error) { return j.Resume(ctx, by, w.Command) },
-		pathScale:   func(ctx context.Context, by Peer, w wanted) (string, error) { return j.Scale(ctx, by, w.Nodes) },
-		pathKill:    func(ctx context.Context, by Peer, w wanted) (string, error) { return j.KillNode(ctx, by, w.Node) },
-	}
 }
 
 // eventsWait is how long a client that asks for it waits for an event that has not happened.

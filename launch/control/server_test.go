@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,13 +25,13 @@ import (
 
 // fakeJob is a job that counts what it is asked.
 type fakeJob struct {
-	id     string
-	size   int // of its name, in bytes
-	asked  atomic.Int64
-	mu     sync.Mutex
-	stops  []string
-	events Events
-	hold   chan struct{} // Status waits until it is closed; nil: it does not
+	id       string
+	size     int // of its name, in bytes
+	asked    atomic.Int64
+	mu       sync.Mutex
+	requests []string // by whom, and what
+	events   Events
+	hold     chan struct{} // Status waits until it is closed; nil: it does not
 }
 
 func (j *fakeJob) Status(ctx context.Context, scope Scope) (report.Status, error) {
@@ -52,29 +53,28 @@ func (j *fakeJob) Rank(_ context.Context, rank int) (Rank, error) {
 	return Rank{Rank: rank, Env: []string{"ODD=\xff\x01", "PATH=/bin"}, Dir: "/"}, nil
 }
 
-func (j *fakeJob) Stop(_ context.Context, by Peer, now bool) (string, error) {
+func (j *fakeJob) Asked(r Request) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.stops = append(j.stops, fmt.Sprint(by.UID, now))
-	return "it ends", nil
+	j.requests = append(j.requests, fmt.Sprint(r.By.UID, " ", r.String()))
 }
 
-func (j *fakeJob) Restart(context.Context, Peer) (string, error) {
-	return "", errhint.Code(errors.New("it does not run"), errhint.TryAgain)
-}
-
-func (j *fakeJob) Pause(context.Context, Peer) (string, error) { return "it pauses", nil }
-
-func (j *fakeJob) Resume(_ context.Context, _ Peer, words []string) (string, error) {
-	return fmt.Sprintf("it runs %q", words), nil
-}
-
-func (j *fakeJob) Scale(_ context.Context, _ Peer, nodes int) (string, error) {
-	return fmt.Sprintf("it has %d nodes", nodes), nil
-}
-
-func (j *fakeJob) KillNode(_ context.Context, _ Peer, node string) (string, error) {
-	return "lost is " + node, nil
+func (j *fakeJob) Do(_ context.Context, r Request) (string, error) {
+	switch r.What { //nolint:exhaustive // all others are no request
+	case StopRequested:
+		return "it ends", nil
+	case RestartRequested:
+		return "", errhint.Code(errors.New("it does not run"), errhint.TryAgain)
+	case PauseRequested:
+		return "it pauses", nil
+	case ResumeRequested:
+		return fmt.Sprintf("it runs %q", []string(r.Command)), nil
+	case ScaleRequested:
+		return fmt.Sprintf("it has %d nodes", r.Nodes), nil
+	case KillRequested:
+		return "lost is " + r.Node, nil
+	}
+	return "", errors.New("nobody asks for " + string(r.What))
 }
 
 func (j *fakeJob) Events() *Events { return &j.events }
@@ -121,23 +121,31 @@ func TestAnswers(t *testing.T) {
 		errhint.Of(err) != "there is rank 3" {
 		t.Errorf("%v", err)
 	}
-	if s, err := c.Stop(t.Context(), true); err != nil || s != "it ends" || j.stops[0] != fmt.Sprint(os.Geteuid(), true) {
-		t.Errorf("%q, %v, %q", s, err, j.stops)
-	}
-	if _, err := c.Restart(t.Context()); errhint.CodeOf(err) != errhint.TryAgain || err.Error() != "it does not run" {
-		t.Errorf("%v", err)
-	}
-	if s, err := c.Scale(t.Context(), 3); err != nil || s != "it has 3 nodes" {
+	if s, err := c.Do(t.Context(), Request{What: RestartRequested}); errhint.CodeOf(err) != errhint.TryAgain || err.Error() != "it does not run" {
 		t.Errorf("%q, %v", s, err)
 	}
-	if s, err := c.KillNode(t.Context(), "node7"); err != nil || s != "lost is node7" {
-		t.Errorf("%q, %v", s, err)
+	for want, r := range map[string]Request{
+		"it ends":                  {What: StopRequested, Wanted: Wanted{Now: true}},
+		"it has 3 nodes":           {What: ScaleRequested, Wanted: Wanted{Nodes: 3}},
+		"lost is node7":            {What: KillRequested, Wanted: Wanted{Node: "node7"}},
+		"it pauses":                {What: PauseRequested},
+		`it runs ["a b" "\"c"]`:    {What: ResumeRequested, Wanted: Wanted{Command: []string{"a b", "\"c"}}},
+		`it runs ["\xff" "a\x01"]`: {What: ResumeRequested, Wanted: Wanted{Command: []string{"\xff", "a\x01"}}},
+	} {
+		r.By.UID = os.Geteuid() + 1 // who asks is known to who answers
+		if s, err := c.Do(t.Context(), r); err != nil || s != want {
+			t.Errorf("%q, %v, want %q", s, err, want)
+		}
 	}
-	if s, err := c.Pause(t.Context()); err != nil || s != "it pauses" {
-		t.Errorf("%q, %v", s, err)
+	var want []string
+	for _, r := range []string{
+		"pause the job", "rehearse the loss of node node7", "restart the workers", "resume the job", "resume the job", "scale the job to 3 nodes",
+		"stop the job without grace",
+	} {
+		want = append(want, fmt.Sprint(os.Geteuid(), " ", r))
 	}
-	if s, err := c.Resume(t.Context(), []string{"a b", "\"c"}); err != nil || s != `it runs ["a b" "\"c"]` {
-		t.Errorf("%q, %v", s, err)
+	if slices.Sort(j.requests); !slices.Equal(j.requests, want) {
+		t.Errorf("asked for %q, want %q", j.requests, want)
 	}
 }
 
@@ -192,8 +200,8 @@ func TestWrongRequests(t *testing.T) {
 			t.Errorf("%s: %q, want %q with %q:\n%s", name, first, c.first, c.says, all)
 		}
 	}
-	if len(j.stops) > 0 || j.asked.Load() > 0 {
-		t.Errorf("the job was asked: %q, %d", j.stops, j.asked.Load())
+	if len(j.requests) > 0 || j.asked.Load() > 0 {
+		t.Errorf("the job was asked: %q, %d", j.requests, j.asked.Load())
 	}
 }
 
@@ -212,8 +220,8 @@ func TestStrangers(t *testing.T) {
 	} {
 		j := &fakeJob{id: "a"}
 		dir := serve(t, Config{Served: j, Peer: func(*net.UnixConn) (Peer, error) { return c.peer, c.err }})
-		_, err := Dial(dir).Stop(t.Context(), false)
-		if heard := len(j.stops) == 1; heard != c.heard || heard != (err == nil) {
+		_, err := Dial(dir).Do(t.Context(), Request{What: StopRequested})
+		if heard := len(j.requests) == 1; heard != c.heard || heard != (err == nil) {
 			t.Errorf("%s: heard %v, %v", name, heard, err)
 		}
 		if !c.heard && (errhint.CodeOf(err) != errhint.Usage || !strings.Contains(err.Error(), "belongs to another user")) {
@@ -240,8 +248,8 @@ s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])
 s.sendall(b"POST /api/v1/stop HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
 sys.stdout.write(s.recv(4096).decode())`, dir+"/"+socketName)
 	out, err := cmd.CombinedOutput()
-	if len(j.stops) > 0 || err == nil && !strings.Contains(string(out), "403 Forbidden") {
-		t.Errorf("stops %q, %v: %s", j.stops, err, out)
+	if len(j.requests) > 0 || err == nil && !strings.Contains(string(out), "403 Forbidden") {
+		t.Errorf("stops %q, %v: %s", j.requests, err, out)
 	}
 }
 

@@ -274,20 +274,10 @@ func answerTo(ctx context.Context, s *launch.Steering, m Ask) Answer {
 	}
 	switch {
 	case err != nil:
-	case m.What == AskLook:
+	case m.Look:
 		s.LookedAt(ctx)
-	case m.What == AskRestart:
-		a.Message, err = s.Restart(ctx)
-	case m.What == AskPause:
-		a.Message, err = s.Pause(ctx, m.By)
-	case m.What == AskScale:
-		a.Message, err = s.Scale(ctx, m.By, m.Nodes)
-	case m.What == AskKill:
-		a.Message, err = s.KillNode(ctx, m.By, m.Node)
-	case m.What == AskResume:
-		a.Message, err = s.Resume(ctx, m.By, m.Command)
 	default:
-		err = fmt.Errorf("internal error: nobody knows how to %q", m.What)
+		a.Message, err = s.Do(ctx, m.Request)
 	}
 	if err != nil {
 		a.Error, a.Hint, a.Status = err.Error(), errhint.Of(err), errhint.CodeOf(err)

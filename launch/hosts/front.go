@@ -3,7 +3,6 @@ package hosts
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
@@ -48,7 +47,7 @@ type frontConfig struct {
 	// Events are what has happened to the job as a whole.
 	Events *control.Events
 	// Ask has the nodes do something that somebody wants, and says what follows; nil: there is no node that could.
-	Ask func(ctx context.Context, m Ask) (string, error)
+	Ask func(ctx context.Context, r control.Request) (string, error)
 	// Look, where not nil, tells the nodes that somebody looks at the job.
 	Look func(ctx context.Context)
 	// Reach says how the muster is asked that runs ranks; nil: no other muster can be asked.
@@ -178,69 +177,36 @@ func (f *front) Reach(ctx context.Context, ranks []int) (*control.Far, error) {
 // Events implements control.Served.
 func (f *front) Events() *control.Events { return f.config.Events }
 
-// askedFor records that somebody has asked for something.
-func (f *front) askedFor(kind control.EventType, by control.Peer) {
-	f.config.Events.Add(control.Event{Type: kind, RunID: f.config.RunID, By: &by})
+// Asked implements control.Served.
+func (f *front) Asked(r control.Request) {
+	f.config.Events.Add(control.Event{Type: r.What, RunID: f.config.RunID, By: &r.By})
+	f.config.Log.Warn().Int("uid", r.By.UID).Int("pid", r.By.PID).Msg("asked to " + r.String())
 }
 
-// Stop implements control.Served.
-func (f *front) Stop(_ context.Context, by control.Peer, now bool) (string, error) {
+// Do implements control.Served: a launcher stops its job itself, and has its nodes do all else.
+func (f *front) Do(ctx context.Context, r control.Request) (string, error) {
+	switch {
+	case r.What == control.StopRequested:
+		return f.stop(r)
+	case f.config.Ask == nil:
+		return "", errhint.With(errhint.Usagef("cannot %s an elastic job of Horovod from outside: its driver starts each worker by itself",
+			r.Verb()), "stop the job and start it again")
+	}
+	return f.config.Ask(ctx, r)
+}
+
+// stop has the job end.
+func (f *front) stop(r control.Request) (string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
 		return "", errhint.Code(errors.New("the job has just ended"), errhint.TryAgain)
 	}
-	f.askedFor(control.StopRequested, by)
-	f.config.Log.Warn().Int("uid", by.UID).Int("pid", by.PID).Bool("now", now).Msg("asked to stop the job")
-	if !f.config.Interrupts.Ask(by.String()+" has stopped the job", now) {
+	if !f.config.Interrupts.Ask(r.By.String()+" has stopped the job", r.Now) {
 		return "", errhint.Code(errhint.With(errors.New("cannot stop the job now: its muster has signals to deal with"), "try again"),
 			errhint.TryAgain)
 	}
 	again := f.stopped
 	f.stopped = true
-	if now {
-		return "the job is being stopped without grace", nil
-	}
-	if again {
-		return fmt.Sprintf("the job is being stopped already: its workers have %v in all; --now ends them at once", f.config.Grace), nil
-	}
-	return fmt.Sprintf("the job is being stopped: its workers have %v", f.config.Grace), nil
-}
-
-// Restart implements control.Served.
-func (f *front) Restart(ctx context.Context, by control.Peer) (string, error) {
-	return f.ask(ctx, control.RestartRequested, Ask{What: AskRestart, By: by})
-}
-
-// Pause implements control.Served.
-func (f *front) Pause(ctx context.Context, by control.Peer) (string, error) {
-	return f.ask(ctx, control.PauseRequested, Ask{What: AskPause, By: by})
-}
-
-// Resume implements control.Served.
-func (f *front) Resume(ctx context.Context, by control.Peer, words []string) (string, error) {
-	return f.ask(ctx, control.ResumeRequested, Ask{What: AskResume, By: by, Command: words})
-}
-
-// Scale implements control.Served.
-func (f *front) Scale(ctx context.Context, by control.Peer, nodes int) (string, error) {
-	return f.ask(ctx, control.ScaleRequested, Ask{What: AskScale, By: by, Nodes: nodes})
-}
-
-// KillNode implements control.Served.
-func (f *front) KillNode(ctx context.Context, by control.Peer, node string) (string, error) {
-	return f.ask(ctx, control.KillRequested, Ask{What: AskKill, By: by, Node: node})
-}
-
-// ask has the nodes do what somebody has asked for.
-func (f *front) ask(ctx context.Context, event control.EventType, m Ask) (string, error) {
-	if f.config.Ask == nil {
-		return "",
-			errhint.With(errhint.Usagef("cannot %s an elastic job of Horovod from outside: its driver starts each worker by itself",
-				m.What),
-				"stop the job and start it again")
-	}
-	f.askedFor(event, m.By)
-	f.config.Log.Warn().Int("uid", m.By.UID).Int("pid", m.By.PID).Msg("asked to " + m.What + " the job")
-	return f.config.Ask(ctx, m)
+	return control.Stopping(r.Now, again, f.config.Grace), nil
 }

@@ -143,7 +143,7 @@ func (l *launcher) run(ctx context.Context) (err error) {
 		RunID: job.RunID, Name: job.Command.Name, Role: control.Launcher, Environ: l.config.Environ, Grace: job.Stop.Grace, Interrupts: in,
 		Status: l.told.now, Events: &l.told.events, Ask: l.ask, Reach: l.reachRanks, Guard: l.tree.RemoveOnDeath, View: view, Log: log,
 		Look: func(ctx context.Context) {
-			if _, err := l.fleet.Ask(ctx, Ask{What: AskLook}); err != nil {
+			if _, err := l.fleet.Ask(ctx, Ask{Look: true}); err != nil {
 				log.Debug().Err(err).Msg("the nodes do not hear that somebody looks at the job")
 			}
 		},
@@ -162,13 +162,13 @@ func (l *launcher) run(ctx context.Context) (err error) {
 
 // ask has the nodes do what somebody wants of the job. Machines that have left it come back where more nodes are
 // wanted.
-func (l *launcher) ask(ctx context.Context, m Ask) (string, error) {
+func (l *launcher) ask(ctx context.Context, r control.Request) (string, error) {
 	before, _ := l.told.now(ctx)
-	text, err := l.fleet.Ask(ctx, m)
-	if err != nil || m.What != AskScale || m.Nodes <= before.Nodes {
+	text, err := l.fleet.Ask(ctx, Ask{Request: r})
+	if err != nil || r.What != control.ScaleRequested || r.Nodes <= before.Nodes {
 		return text, err
 	}
-	if back := l.fleet.Return(m.Nodes - before.Nodes); len(back) > 0 {
+	if back := l.fleet.Return(r.Nodes - before.Nodes); len(back) > 0 {
 		return text + "; it is started again on " + strings.Join(back, ", "), nil
 	}
 	return text + "; no other host of --hosts can be started: spare ones have joined", nil

@@ -118,28 +118,14 @@ type (
 	}
 )
 
-// What an Ask asks for.
-const (
-	AskRestart = "restart"
-	AskPause   = "pause"
-	AskResume  = "resume"
-	AskScale   = "scale"
-	AskKill    = "rehearse the loss of a node of"
-	AskLook    = "look at" // somebody looks: what is read for them alone is worth reading
-)
-
 // Ask has an agent do something with the job of all nodes that somebody has asked the launcher for.
 type Ask struct {
-	ID   uint64       `json:"id"`
-	What string       `json:"what"`
-	By   control.Peer `json:"by"`
+	ID      uint64          `json:"id"`
+	Request control.Request `json:"request"`
+	// Look says that nothing is asked for: somebody looks, and what is read for them alone is worth reading.
+	Look bool `json:"look,omitempty"`
 	// InRound says that an agent is to refuse which takes part in no round: others know better how the job stands.
 	InRound bool `json:"inRound,omitempty"`
-	// Command is a new command of a job that is resumed.
-	Command job.Strings `json:"command,omitempty"`
-	// Nodes is how many are wanted, Node which one is to be lost.
-	Nodes int    `json:"nodes,omitempty"`
-	Node  string `json:"node,omitempty"`
 }
 
 // Answer says what follows in a sentence, or why nothing does.

@@ -179,31 +179,25 @@ func (s *simulation) node(ctx context.Context) *control.Client {
 }
 
 // ask has one of the nodes do something with the job of all, and returns what it says about that.
-func (s *simulation) ask(ctx context.Context, m Ask) (string, error) {
+func (s *simulation) ask(ctx context.Context, r control.Request) (string, error) {
 	c := s.node(ctx)
 	if c == nil {
 		return "", errhint.Code(errors.New("no node answers now"), errhint.TryAgain)
 	}
-	switch m.What {
-	case AskScale:
-		return s.scale(ctx, c, m.Nodes)
-	case AskKill:
-		return c.KillNode(ctx, m.Node)
-	case AskPause:
-		return c.Pause(ctx)
-	case AskResume:
-		return c.Resume(ctx, m.Command)
+	if r.What == control.ScaleRequested {
+		return s.scale(ctx, c, r)
 	}
-	return c.Restart(ctx)
+	return c.Do(ctx, r)
 }
 
 // scale has the job go on with so many nodes: those that are too many leave, those that it lacks are started.
-func (s *simulation) scale(ctx context.Context, c *control.Client, n int) (string, error) {
+func (s *simulation) scale(ctx context.Context, c *control.Client, r control.Request) (string, error) {
+	n := r.Nodes
 	before, err := c.Status(ctx, control.World)
 	if err != nil {
 		return "", err
 	}
-	text, err := c.Scale(ctx, n)
+	text, err := c.Do(ctx, r)
 	if err != nil {
 		return "", err
 	}

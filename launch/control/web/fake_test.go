@@ -96,27 +96,28 @@ func (w *world) Rank(_ context.Context, rank int) (control.Rank, error) {
 	return control.Rank{RunID: "train-7", Rank: rank, Logs: w.logs[rank], Env: []string{"SECRET=hidden"}}, nil
 }
 
-func (w *world) Stop(_ context.Context, by control.Peer, _ bool) (string, error) {
+func (w *world) Asked(r control.Request) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.peers = append(w.peers, by)
-	return "the job is being stopped", nil
+	if r.What == control.StopRequested {
+		w.peers = append(w.peers, r.By)
+	}
 }
 
-func (w *world) Restart(context.Context, control.Peer) (string, error) {
-	return "", errhint.Code(errors.New("the workers do not run"), errhint.TryAgain)
-}
-
-func (w *world) Scale(context.Context, control.Peer, int) (string, error) { return "it scales", nil }
-
-func (w *world) KillNode(context.Context, control.Peer, string) (string, error) {
-	return "one is lost", nil
-}
-
-func (w *world) Pause(context.Context, control.Peer) (string, error) { return "it pauses", nil }
-
-func (w *world) Resume(_ context.Context, _ control.Peer, words []string) (string, error) {
-	return fmt.Sprintf("it goes on with %q", words), nil
+func (w *world) Do(_ context.Context, r control.Request) (string, error) {
+	switch r.What { //nolint:exhaustive // the others have the same form
+	case control.StopRequested:
+		return "the job is being stopped", nil
+	case control.RestartRequested:
+		return "", errhint.Code(errors.New("the workers do not run"), errhint.TryAgain)
+	case control.ScaleRequested:
+		return "it scales", nil
+	case control.KillRequested:
+		return "one is lost", nil
+	case control.PauseRequested:
+		return "it pauses", nil
+	}
+	return fmt.Sprintf("it goes on with %q", []string(r.Command)), nil
 }
 
 func (w *world) Events() *control.Events { return &w.events }

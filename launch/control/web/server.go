@@ -373,13 +373,13 @@ func (s *Server) change(w http.ResponseWriter, r *http.Request, c *client, prove
 // fromAfar is a job as it may be steered over a network, from where nothing comes that is executed.
 type fromAfar struct{ control.Served }
 
-// Resume implements control.Served.
-func (j fromAfar) Resume(ctx context.Context, by control.Peer, words []string) (string, error) {
-	if len(words) > 0 {
+// Do implements control.Served.
+func (j fromAfar) Do(ctx context.Context, r control.Request) (string, error) {
+	if len(r.Command) > 0 {
 		return "",
 			errhint.With(errhint.Usagef("cannot take a new command from the page"), "call muster resume -- COMMAND on a machine of the job")
 	}
-	return j.Served.Resume(ctx, by, nil)
+	return j.Served.Do(ctx, r)
 }
 
 // ready says whether workers run.
