@@ -63,12 +63,6 @@ func (s *snapshot) tree(pid int) (tree []*procInfo) {
 // Signal sends sig to the process, and to nothing else that has its number by now.
 func (p Seen) Signal(sig syscall.Signal) error { return p.id.signal(sig, false) }
 
-// There reports whether the process is the one that was seen.
-func (p Seen) There() bool {
-	now, err := statOf(p.PID)
-	return err == nil && now.Start == p.id.Start
-}
-
 // Catches reports whether a process has a handler for sig now, and no such signal that has not been dealt with.
 func Catches(pid int, sig syscall.Signal) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
