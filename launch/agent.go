@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
@@ -206,6 +207,9 @@ func (a *Agent) open(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	if err := a.linkNames(); err != nil {
+		return err
+	}
 	a.stopNotices = a.watchNotices(ctx)
 	a.stopPushing = a.tellTrainJob() //nolint:contextcheck // the end of the job is told, too
 	a.stopSteps = a.tellSteps()
@@ -244,6 +248,29 @@ func (a *Agent) open(ctx context.Context) (err error) {
 }
 
 // openWarm begins to make a template of the command.
+// linkNames puts muster under the names that the command asks for into the run directory. A shell that did it would start
+// a program for each of them, on each of the nodes that are rehearsed.
+func (a *Agent) linkNames() error {
+	names := a.Plan.Job.Command.Links
+	if len(names) == 0 {
+		return nil
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("cannot find the program that launchers' names are to be links to: %w", err)
+	}
+	dir := filepath.Join(a.Plan.RunDir, job.PodDir)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return fmt.Errorf("cannot make links to muster: %w", err)
+	}
+	for _, name := range names {
+		if err := os.Symlink(exe, filepath.Join(dir, name)); err != nil {
+			return fmt.Errorf("cannot make links to muster: %w", err)
+		}
+	}
+	return nil
+}
+
 func (a *Agent) openWarm(ctx context.Context) (err error) {
 	if a.warm, err = warm.New(a.Plan, a.tree, a.stdin, a.Log); err == nil {
 		a.warm.Begin(ctx)

@@ -66,7 +66,7 @@ missing() {
 }
 
 # The race detector links with gcc, torch.compile with g++; the rest are the real programs that tests talk to.
-debian=(python3-torch iproute2 nftables procps gcc g++ libc6-dev cmake make etcd-server etcd-client faketime openssh-server openssh-client dropbear-bin pdsh tcsh busybox chromium fonts-dejavu-core default-jre-headless mmdebstrap musl-tools qemu-user-static)
+debian=(python3-torch iproute2 nftables procps gcc g++ libc6-dev cmake make etcd-server etcd-client faketime openssh-server openssh-client dropbear-bin pdsh tcsh slurmctld slurmd slurm-client munge busybox chromium fonts-dejavu-core default-jre-headless mmdebstrap musl-tools qemu-user-static)
 
 install_debian() {
 	local need=()

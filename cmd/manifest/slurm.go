@@ -59,24 +59,33 @@ func (s *Spec) slurmStep(b *strings.Builder) {
 	}
 	comment(b, "One muster on each node. The variables of Slurm's step tell it the nodes, its rank and where they meet. Nodes tell each other "+
 		"of failures: srun kills no others because one has ended.", "")
+	b.WriteString("file=$PWD/.muster-$SLURM_JOB_ID.notice\n")
 	fmt.Fprintf(b, "srun --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --cpu-bind=none%s \\\n  muster run \\\n", container)
 	for _, f := range s.words() {
-		fmt.Fprintf(b, "  %s \\\n", shellescape.Quote(f.text))
+		word := shellescape.Quote(f.text)
+		if f.text == slurmNotice {
+			word = `--ckpt-on-file="$file"`
+		}
+		fmt.Fprintf(b, "  %s \\\n", word)
 	}
 	fmt.Fprintf(b, "  -- %s &\nstep=$!\n\n", shellescape.QuoteCommand(s.Command))
 }
 
+// slurmNotice stands among a node's flags for the file by which the script gives notice.
+const slurmNotice = "--ckpt-on-file=.muster-SLURM_JOB_ID.notice"
+
 // slurmEnd waits for the step, and asks for the job anew where that helps.
 func (s *Spec) slurmEnd(b *strings.Builder) {
-	fmt.Fprintf(b, `# The notice: scancel, given a signal, sends it to muster on each node and not to this script. The newest step goes to
-# disk while training goes on, and muster.checkpoint's preempted becomes true, so that a script can save its last step
-# and end. %[1]d s later SIGTERM ends the workers that have not.
+	fmt.Fprintf(b, `# The notice: a second step makes a file on each node, which muster waits for. A signal to the first step would reach
+# the workers as well where Slurm has ProctrackType=proctrack/linuxproc, and they would die of it. The newest step goes
+# to disk while training goes on, and muster.checkpoint's preempted becomes true, so that a script can save its last
+# step and end. %[1]d s later SIGTERM ends the workers that have not.
 noticed='' caught='' timer=''
 notice() {
   caught=1 noticed=1
   echo "$(date +%%FT%%T) the job's time is nearly over: the newest step goes to disk" >&2
-  scancel --signal=USR1 "$SLURM_JOB_ID"
-  { sleep %[1]d; scancel --signal=TERM "$SLURM_JOB_ID"; } &
+  srun --overlap --ntasks-per-node=1 --cpu-bind=none touch "$file" &
+  { sleep %[1]d & trap "kill $!" TERM; wait $! && scancel --signal=TERM "$SLURM_JOB_ID"; } &
   timer=$!
 }
 # A pre-emption without a notice: muster ends the workers and saves.
@@ -95,15 +104,16 @@ while :; do
   [ -n "$caught" ] || break
 done
 [ -z "$timer" ] || kill "$timer" 2>/dev/null
+rm -f "$file"
 
 `, seconds(s.Notice))
-	fmt.Fprintf(b, `# What has ended well, or failed by itself, is not started again. A job whose time was over is, and so is one that
-# ended because of a machine: muster's status 75 (nodes did not meet), 80 (a node at fault) and 81 (a straggler).
-again=''
+	fmt.Fprintf(b, `# What has ended well, or failed by itself, is not started again. A job whose time was over is, whatever its status: its
+# script may have saved and ended because of the notice; one that has trained to its end finds nothing to do then. So is
+# one that ended because of a machine: muster's status 75 (nodes did not meet), 80 (a node at fault) and 81 (a
+# straggler).
+again=$noticed
 case $status in
-0) ;;
 75 | 80 | 81) [ "${SLURM_RESTART_COUNT:-0}" -ge %d ] || again=1 ;;
-*) again=$noticed ;;
 esac
 if [ -n "$again" ]; then
   echo "$(date +%%FT%%T) status $status: the job is queued again" >&2

@@ -14,14 +14,16 @@ import (
 )
 
 // The programs of Slurm that a script calls. srun runs its command on this machine and writes its process's id; scancel
-// signals it, as Slurm signals a job's steps.
+// signals it, as Slurm signals a job's steps. cmd/muster has the script run by a real Slurm.
 var slurmPrograms = map[string]string{
-	"srun":     "#!/bin/bash\necho \"srun $*\" >>calls\nwhile [ \"${1#--}\" != \"$1\" ]; do shift; done\necho $$ >step.new && mv step.new step\nexec \"$@\"\n",
+	"srun": "#!/bin/bash\necho \"srun $*\" >>calls\nwhile [ \"${1#--}\" != \"$1\" ]; do shift; done\n" +
+		"[ \"$1\" = touch ] || { echo $$ >step.new && mv step.new step; }\nexec \"$@\"\n",
 	"scancel":  "#!/bin/bash\necho \"scancel $*\" >>calls\nkill -s \"${1#--signal=}\" \"$(cat step)\"\n",
 	"scontrol": "#!/bin/bash\necho \"scontrol $*\" >>calls\n",
-	// muster stands for the job: it saves at SIGUSR1, and ends at SIGTERM with 143.
-	"muster": "#!/bin/bash\necho \"muster $*\" >>calls\ntrap 'echo saved >>calls' USR1\ntrap 'echo stopped >>calls; exit 143' TERM\n" +
-		"touch ready\nfor i in $(seq 600); do [ -z \"$END\" ] || exit \"$END\"; sleep 0.1; done\n",
+	// muster stands for the job: it saves when the file is there, and ends at SIGTERM with 143.
+	"muster": "#!/bin/bash\necho \"muster $*\" >>calls\ntrap 'echo stopped >>calls; exit 143' TERM\n" +
+		"for a; do case $a in --ckpt-on-file=*) file=${a#*=} ;; esac; done\ntouch ready\n" +
+		"for i in $(seq 600); do [ -z \"$END\" ] || exit \"$END\"; [ -e \"$file\" ] && echo saved >>calls; sleep 0.1; done\n",
 }
 
 // batch is a script that runs.
@@ -84,7 +86,7 @@ func TestSlurmNotice(t *testing.T) {
 	status, calls := b.ended(t)
 	at := 0
 	for _, want := range []string{
-		"--ntasks-per-node=1", "muster run --nproc-per-node=8", "--ckpt-signal=USR1", "scancel --signal=USR1 4711", "saved",
+		"--ntasks-per-node=1", "muster run --nproc-per-node=8", "/.muster-4711.notice", "srun --overlap", "touch", "saved",
 		"scancel --signal=TERM 4711", "stopped", "scontrol requeue 4711",
 	} {
 		i := strings.Index(calls[at:], want)

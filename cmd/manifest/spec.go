@@ -269,7 +269,7 @@ func (s *Spec) words() []flag {
 	switch s.Kind {
 	case ToCommand:
 	case "slurm":
-		flags = append(flags, flag{"--ckpt-signal=USR1", "The signal that the script hands on: the newest step goes to disk while training goes on."})
+		flags = append(flags, flag{slurmNotice, "The file that the script makes: the newest step goes to disk while training goes on."})
 	default:
 		flags = append(flags, flag{"--ckpt-on-file=" + noticeFile, "The preStop hook below makes it: the newest step goes to disk while training goes on."})
 	}

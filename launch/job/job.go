@@ -156,7 +156,13 @@ type Command struct {
 	LocalRankFlag string
 	// Substitute replaces ${local_rank} in Args as torchrun does.
 	Substitute bool
+	// Links are names under which muster lies in the directory PodDir of the run directory, for the command to put that
+	// into its PATH.
+	Links []string
 }
+
+// PodDir is the directory in the run directory with Command.Links.
+const PodDir = "pod"
 
 // Meeting says how the job's nodes meet, and where the store listens that workers reach as MASTER_ADDR:MASTER_PORT.
 type Meeting struct {

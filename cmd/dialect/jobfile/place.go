@@ -85,7 +85,7 @@ func (f *File) Place(at Places) (job.Command, []Node, error) {
 		nodes[i].Env = append(nodes[i].Env, own(ReplicaVariable, strconv.Itoa(i)))
 	}
 	script, err := f.script(nodes, at)
-	return job.Command{Kind: job.Program, Name: "/bin/sh", Args: []string{"-c", script}}, nodes, err
+	return job.Command{Kind: job.Program, Name: "/bin/sh", Args: []string{"-c", script}, Links: launchers}, nodes, err
 }
 
 // meets reports whether the container itself says where workers meet.
@@ -262,12 +262,11 @@ func untold(nodes []Node) []string {
 	return slices.DeleteFunc(slices.Concat(podless, placed), set)
 }
 
-// script is what a shell runs on each node: it puts muster under its launchers' names first in PATH, writes what the
-// operator mounts, and becomes the replica's command. The shell's parent is the node's agent, which is muster.
+// script is what a shell runs on each node: it puts muster under its launchers' names, as the node's agent has linked it,
+// first in PATH, writes what the operator mounts, and becomes the replica's command.
 func (f *File) script(nodes []Node, at Places) (string, error) {
 	var b strings.Builder
-	b.WriteString("d=$MUSTER_RUN_DIR/pod\nmkdir -p \"$d\" || exit 125\nm=$(readlink \"/proc/$PPID/exe\") || exit 125\n")
-	fmt.Fprintf(&b, "for n in %s; do ln -sf \"$m\" \"$d/$n\" || exit 125; done\nPATH=$d:$PATH\nexport PATH\n", strings.Join(launchers, " "))
+	b.WriteString("d=$MUSTER_RUN_DIR/" + job.PodDir + "\nPATH=$d:$PATH\nexport PATH\n")
 	if unset := untold(nodes); len(unset) > 0 {
 		fmt.Fprintf(&b, "unset %s\n", strings.Join(unset, " "))
 	}
