@@ -83,7 +83,10 @@ static: ## build/muster-linux-{amd64,arm64}; fails unless both are static
 
 .PHONY: deps
 deps: test-deps $(GOLANGCI) $(GOFUMPT) $(GOTESTSUM) $(ACTIONLINT) ## all that the other targets need: PyTorch in a virtual environment, Debian packages (root), modules, tools
-	@cd cmd/manifest/manifesttest && go mod download # for make soak
+	@cd cmd/manifest/manifesttest && go mod download # for make soak and make lint
+
+# Modules of their own, whose tests need what muster's go.sum is not to have.
+NESTED = rendezvous/etcdstore/etcdtest cmd/manifest/manifesttest
 
 .PHONY: test-deps
 test-deps:
@@ -142,7 +145,7 @@ cover: test-deps ## build/cover.html and the total
 
 .PHONY: lint
 lint: $(GOLANGCI) $(ACTIONLINT) ## go vet, golangci-lint, formatting, the workflows of a release and of an example
-	go vet ./...
+	for dir in . $(NESTED); do (cd $$dir && go vet ./...); done
 	$(GOLANGCI) run ./...
 	$(ACTIONLINT)
 	$(ACTIONLINT) examples/ci-smoke-test/workflow.yml
@@ -158,7 +161,7 @@ fmt: $(GOLANGCI) $(GOFUMPT) ## format the Go sources
 
 .PHONY: tidy
 tidy: ## go mod tidy; fails if it changed something
-	@for dir in . rendezvous/etcdstore/etcdtest; do \
+	@for dir in . $(NESTED); do \
 		(cd $$dir && go mod tidy -diff) || { (cd $$dir && go mod tidy); echo "go.mod and go.sum in $$dir are tidy now: commit them" >&2; exit 1; }; \
 	done
 

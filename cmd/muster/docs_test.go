@@ -13,8 +13,8 @@ import (
 // theirFlags are flags on our pages that belong to other programs, which the pages name beside them.
 var theirFlags = map[string][]string{
 	"a platform's or a tool's": {
-		"--am", "--api-key", "--app", "--count-ecc", "--from-literal", "--gpus", "--gpus-per-node", "--init", "--ipc", "--no-kill",
-		"--ntasks-per-node", "--query-gpu", "--shm-size", "--switches",
+		"--am", "--api-key", "--app", "--count-ecc", "--from-literal", "--gpus", "--gpus-per-node", "--init", "--ipc", "--kill-on-bad-exit", "--no-kill",
+		"--ntasks-per-node", "--query-gpu", "--requeue", "--shm-size", "--switches", "--wait",
 		"--deepspeed", "--time", "--token", "--ulimit",
 	},
 	"Megatron's": {

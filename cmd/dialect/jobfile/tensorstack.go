@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"al.essio.dev/pkg/shellescape"
 	"go.yaml.in/yaml/v3"
 
 	"muster/launch/job"
@@ -28,7 +29,7 @@ type mode struct {
 func (m *mode) runMode(v value) {
 	m.commands = map[string][]string{}
 	var debugged []func()
-	specs := func(then func(kind string, command []string)) func(value) {
+	specs := func(then func(item value, kind string, command []string)) func(value) {
 		return func(list value) {
 			list.list(func(item value) {
 				var kind string
@@ -42,7 +43,7 @@ func (m *mode) runMode(v value) {
 						s.note(Cluster, "what prepares a pod is the cluster's: prepare the machines yourself")
 					},
 				})
-				then(kind, slices.Concat(command, args))
+				then(item, kind, slices.Concat(command, args))
 			})
 		}
 	}
@@ -58,7 +59,7 @@ func (m *mode) runMode(v value) {
 				"enable": on, "enabled": on,
 				"replicaSpecs": func(list value) {
 					list.note(Mapped, "the commands of debug mode")
-					specs(func(kind string, command []string) {
+					specs(func(_ value, kind string, command []string) {
 						debugged = append(debugged, func() { m.commands[kind] = command })
 					})(list)
 				},
@@ -68,8 +69,14 @@ func (m *mode) runMode(v value) {
 			p.object(fields{
 				"enabled": paused, "enable": paused,
 				"resumeSpecs": func(list value) {
-					list.note(Mapped, "for muster pause and muster resume, which take another command, too")
-					specs(func(string, []string) {})(list)
+					specs(func(item value, _ string, command []string) {
+						if len(command) == 0 {
+							item.note(Mapped, "muster pause, and muster resume, which starts the job's own command again")
+							return
+						}
+						item.note(Mapped, "muster pause, and muster resume -- "+job.ShownText(shellescape.QuoteCommand(command))+
+							", which all nodes run then")
+					})(list)
 				},
 			})
 		},
