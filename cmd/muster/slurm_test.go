@@ -169,7 +169,8 @@ func TestSlurmTimeLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Two minutes are a job's time, and the notice comes when 80 s of them are left: 10 s to SIGTERM, 10 s of grace.
-	j := slurmRun(t, []string{"--deadline", "2m", "--notice", "10s", "--grace", "10s", "--ckpt-dir", filepath.Join(t.TempDir(), "ckpt")}, python, program)
+	j := slurmRun(t, []string{"--deadline", "2m", "--notice", "10s", "--grace", "10s", "--ckpt-dir", filepath.Join(t.TempDir(), "ckpt")},
+		python, program)
 	j.says("0 begins at step 0")
 	testutil.Eventually(t, 2*time.Minute, "the job is queued again", func() bool { return strings.Contains(j.said(), "is queued again") })
 	j.ends("COMPLETED")
@@ -220,11 +221,13 @@ func TestSlurmByHand(t *testing.T) {
 	}
 	refused := j.Command("srun", append([]string{"-N3", "--ntasks-per-node=2"}, run...)...)
 	out, err = refused.CombinedOutput()
-	if err == nil || refused.Status() != 2 || !strings.Contains(string(out), "srun --ntasks-per-node=1 muster run") || len(workersSaid(string(out))) > 0 {
+	if err == nil || refused.Status() != 2 || !strings.Contains(string(out), "srun --ntasks-per-node=1 muster run") ||
+		len(workersSaid(string(out))) > 0 {
 		t.Errorf("%v\n%s", err, out)
 	}
 	// The status of the worker that failed first is srun's.
-	failed := j.Command("srun", "-N3", "--ntasks-per-node=1", "muster", "run", "-n", "2", "--", "sh", "-c", `[ "$RANK" != 3 ] || exit 7; sleep 600`)
+	failed := j.Command("srun", "-N3", "--ntasks-per-node=1", "muster", "run", "-n", "2", "--", "sh", "-c",
+		`[ "$RANK" != 3 ] || exit 7; sleep 600`)
 	if out, err := failed.CombinedOutput(); err == nil || failed.Status() != 7 {
 		t.Errorf("status %d, want 7: %v\n%s", failed.Status(), err, out)
 	}
@@ -248,7 +251,8 @@ open(os.environ["OUT"] + "/worker" + os.environ["RANK"], "w").write(str(time.tim
 	if !found {
 		t.Fatalf("the script has another form:\n%s", script)
 	}
-	peer := before + "  " + torchrun + " --nnodes 3 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint node0:29400 --rdzv-id 1 " + program + " &\n" + after
+	peer := before + "  " + torchrun + " --nnodes 3 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint node0:29400 --rdzv-id 1 " +
+		program + " &\n" + after
 	took := map[string][]float64{}
 	for range 5 {
 		for name, text := range map[string]string{"muster": script, "torchrun": peer} {
