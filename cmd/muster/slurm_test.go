@@ -102,8 +102,8 @@ func (j *slurmJob) signal(name string) {
 	}
 }
 
-// ranks are what workers say of themselves in a start of the job.
-func ranks(start int) []string {
+// slurmRanks are what workers say of themselves in a start of the job.
+func slurmRanks(start int) []string {
 	var lines []string
 	for i := range 6 {
 		lines = append(lines, fmt.Sprintf("%d of 6, %d on node %d, start %d", i, i%2, i/2, start))
@@ -111,7 +111,7 @@ func ranks(start int) []string {
 	return lines
 }
 
-// saySlurm says what ranks has.
+// saySlurm says what slurmRanks has.
 const saySlurm = `echo "worker $RANK of $WORLD_SIZE, $LOCAL_RANK on node $GROUP_RANK, start ${SLURM_RESTART_COUNT:-0}"`
 
 // A job of three nodes on a real Slurm: the ranks follow Slurm's. At the notice the workers, which have no handler for
@@ -122,10 +122,10 @@ func TestSlurm(t *testing.T) {
 [ -z "$SLURM_RESTART_COUNT" ] || exit 0
 until [ -e "$MUSTER_RUN_DIR/preempted" ]; do sleep 0.2; done
 echo "worker $RANK has heard"`)
-	j.says(ranks(0)...)
+	j.says(slurmRanks(0)...)
 	j.signal("USR1")
 	j.says("0 has heard", "1 has heard", "2 has heard", "3 has heard", "4 has heard", "5 has heard")
-	j.says(ranks(1)...)
+	j.says(slurmRanks(1)...)
 	j.ends("COMPLETED")
 	if said := j.said(); strings.Contains(said, "worker exited") || strings.Count(said, "is queued again") != 1 {
 		t.Errorf("a worker has failed, or the job was not queued again once:\n%s", said)
@@ -148,12 +148,12 @@ func TestSlurmNodeKilled(t *testing.T) {
 	for _, dies := range []int{0, 2} { // the one with the script, and another
 		j := slurmRun(t, nil, "sh", "-c", saySlurm+`
 [ -n "$SLURM_RESTART_COUNT" ] || sleep 600`)
-		j.says(ranks(0)...)
+		j.says(slurmRanks(0)...)
 		j.Nodes[dies].Kill()
 		testutil.Eventually(t, time.Minute, "the job is queued again", func() bool { return j.State(j.id) == "PENDING" })
 		j.Nodes[dies].Boot()
 		j.StartNode(dies)
-		j.says(ranks(1)...)
+		j.says(slurmRanks(1)...)
 		j.ends("COMPLETED")
 	}
 }
@@ -216,7 +216,7 @@ func TestSlurmByHand(t *testing.T) {
 	j := &slurmJob{Slurm: testutil.NewSlurm(t, 3), t: t}
 	run := []string{"muster", "run", "-n", "2", "--", "sh", "-c", saySlurm}
 	out, err := j.Command("srun", append([]string{"-N3", "--ntasks-per-node=1"}, run...)...).CombinedOutput()
-	if said := workersSaid(string(out)); err != nil || !slices.Equal(said, ranks(0)) {
+	if said := workersSaid(string(out)); err != nil || !slices.Equal(said, slurmRanks(0)) {
 		t.Errorf("%v, workers said %q\n%s", err, said, out)
 	}
 	refused := j.Command("srun", append([]string{"-N3", "--ntasks-per-node=2"}, run...)...)
@@ -305,7 +305,7 @@ func TestSlurmNoKill(t *testing.T) {
 srun --no-kill --kill-on-bad-exit=0 --wait=0 muster run --nnodes 2:3 -n 2 -- sh -c '` + saySlurm + `
 until [ "$WORLD_SIZE" = 4 -a -e go ]; do sleep 0.2; done'
 `)
-	j.says(ranks(0)...)
+	j.says(slurmRanks(0)...)
 	j.Nodes[2].Kill()
 	j.says("0 of 4, 0 on node 0, start 0", "3 of 4, 1 on node 1, start 0")
 	testutil.Eventually(t, time.Minute, "Slurm takes the node for lost", func() bool {
