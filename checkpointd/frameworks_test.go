@@ -28,9 +28,9 @@ func verified(t *testing.T, dir string) int {
 // DeepSpeed itself writes, reads, and makes whole models of.
 func TestDeepSpeed(t *testing.T) {
 	t.Parallel()
-	bin, dir := testutil.Peer(t, "deepspeed"), t.TempDir()
+	forks, dir := testutil.ForksOf(filepath.Join(testutil.Peer(t, "deepspeed"), "python"), "deepspeed", ""), t.TempDir()
 	s, log := testService(t, nil)
-	out := runRanksOf(t, filepath.Join(bin, "python"), nil, s.cfg.Socket, 2, filepath.Join("testdata", "engines.py"), dir,
+	out := runRanksOf(t, forks, nil, s.cfg.Socket, 2, filepath.Join("testdata", "engines.py"), dir,
 		filepath.Join(t.TempDir(), "store"))
 	for _, line := range []string{"zero 0", "zero 2", "zero 3", "without muster"} {
 		if !strings.Contains(out, line+"\n") {
@@ -59,7 +59,8 @@ func TestTrainer(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			s, log := testService(t, nil)
-			out := runRanksOf(t, filepath.Join(bin, "python"), site, s.cfg.Socket, 2, filepath.Join("testdata", "trainer.py"), dir,
+			forks := testutil.ForksOf(filepath.Join(bin, "python"), "transformers.trainer", site[0])
+			out := runRanksOf(t, forks, site, s.cfg.Socket, 2, filepath.Join("testdata", "trainer.py"), dir,
 				filepath.Join(t.TempDir(), "store"), kind)
 			for _, what := range []string{"restored from memory", "the same as Trainer's", "the best", "by hand", "without memory"} {
 				if !strings.Contains(out, "done: "+what+"\n") {

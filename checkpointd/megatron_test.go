@@ -15,11 +15,11 @@ import (
 // ranks and with one.
 func TestMegatron(t *testing.T) {
 	t.Parallel()
-	interpreter := filepath.Join(testutil.Peer(t, "megatron-core"), "python")
+	forks := testutil.ForksOf(filepath.Join(testutil.Peer(t, "megatron-core"), "python"), torchModules, "")
 	root := t.TempDir()
 	s, log := testService(t, nil)
 	cases := []string{"classic", "classic distributed", "dist", "dist distributed"}
-	out := runRanksOf(t, interpreter, nil, s.cfg.Socket, 2, filepath.Join("testdata", "megatron_save.py"), root,
+	out := runRanksOf(t, forks, nil, s.cfg.Socket, 2, filepath.Join("testdata", "megatron_save.py"), root,
 		filepath.Join(t.TempDir(), "store"))
 	for _, c := range cases {
 		for _, what := range []string{"memory", "disk", "flags", "lean"} {
@@ -62,7 +62,7 @@ func TestMegatron(t *testing.T) {
 	for ranks, want := range map[int]int{2: 5, 1: 3} {
 		store, socket := filepath.Join(t.TempDir(), "store"), map[int]*Service{2: next, 1: full}[ranks].cfg.Socket
 		wg.Go(func() {
-			out := runRanksOf(t, interpreter, nil, "", ranks, filepath.Join("testdata", "megatron_check.py"), root, store, socket)
+			out := runRanksOf(t, forks, nil, "", ranks, filepath.Join("testdata", "megatron_check.py"), root, store, socket)
 			if got := strings.Count(out, "equal "); got != want {
 				t.Errorf("%d ranks: %d directories are equal, want %d\n%s", ranks, got, want, out)
 			}

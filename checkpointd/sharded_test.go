@@ -19,11 +19,11 @@ import (
 // print.
 func runRanks(t *testing.T, socket string, ranks int, script string, args ...string) string {
 	t.Helper()
-	return runRanksOf(t, testutil.Torch(t), nil, socket, ranks, script, args...)
+	return runRanksOf(t, testutil.ForksOf(testutil.Torch(t), torchModules, ""), nil, socket, ranks, script, args...)
 }
 
-// runRanksOf is runRanks with an interpreter, and with folders whose packages are on Python's path behind ours.
-func runRanksOf(t *testing.T, interpreter string, folders []string, socket string, ranks int, script string, args ...string) string {
+// runRanksOf is runRanks in other forks, and with folders whose packages are on Python's path behind ours.
+func runRanksOf(t *testing.T, forks *testutil.Forks, folders []string, socket string, ranks int, script string, args ...string) string {
 	t.Helper()
 	packages := t.TempDir()
 	if err := python.InstallCheckpoint(packages); err != nil {
@@ -31,30 +31,26 @@ func runRanksOf(t *testing.T, interpreter string, folders []string, socket strin
 	}
 	packages = strings.Join(append([]string{packages}, folders...), ":")
 	var wg sync.WaitGroup
-	outs := make([]testutil.Buffer, ranks) // of each rank's own: lines that are written in pieces would mix
+	outs := make([]string, ranks) // of each rank's own: lines that are written in pieces would mix
 	for rank := range ranks {
-		cmd := exec.CommandContext(t.Context(), interpreter, append([]string{script}, args...)...)
 		world := strconv.Itoa(ranks)
-		cmd.Env = append(os.Environ(), "PYTHONPATH="+packages, "MUSTER_SOCKET="+socket, "RANK="+strconv.Itoa(rank), "WORLD_SIZE="+world,
+		env := append(os.Environ(), "PYTHONPATH="+packages, "MUSTER_SOCKET="+socket, "RANK="+strconv.Itoa(rank), "WORLD_SIZE="+world,
 			"LOCAL_WORLD_SIZE="+world,
 			"PYTHONWARNINGS=ignore", "PYTHONDONTWRITEBYTECODE=1", "OMP_NUM_THREADS=1", "LOCAL_RANK="+strconv.Itoa(rank),
 			"MASTER_ADDR=127.0.0.1", "MASTER_PORT=0", "DS_ACCELERATOR=cpu", "HF_HUB_OFFLINE=1")
-		cmd.Stdout, cmd.Stderr = &outs[rank], &outs[rank]
 		wg.Go(func() {
-			if err := cmd.Run(); err != nil {
+			out, err := forks.Run(t.Context(), env, append([]string{script}, args...)...)
+			if outs[rank] = string(out); err != nil {
 				t.Errorf("rank %d: %v", rank, err)
 			}
 		})
 	}
 	wg.Wait()
-	var out strings.Builder
-	for i := range outs {
-		out.WriteString(outs[i].String())
-	}
+	out := strings.Join(outs, "")
 	if t.Failed() {
-		t.Fatal(out.String())
+		t.Fatal(out)
 	}
-	return out.String()
+	return out
 }
 
 // TestSharded has two ranks keep sharded states of all kinds, in memory and on disk, through our own calls and

@@ -2,7 +2,6 @@ package checkpointd
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,6 +11,9 @@ import (
 	"muster/rendezvous"
 )
 
+// torchModules are what scripts of this package find imported: each starts in a fork of one process.
+const torchModules = "torch.distributed.checkpoint,torch.distributed.fsdp,torch.distributed.tensor"
+
 // runPython runs a script of testdata with our packages on its path.
 func runPython(t *testing.T, socket, script string, args ...string) string {
 	t.Helper()
@@ -19,9 +21,9 @@ func runPython(t *testing.T, socket, script string, args ...string) string {
 	if err := python.InstallCheckpoint(packages); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), interpreter, append([]string{"-W", "error::UserWarning:muster", script}, args...)...)
-	cmd.Env = append(os.Environ(), "PYTHONPATH="+packages, "MUSTER_SOCKET="+socket, "RANK=0", "WORLD_SIZE=1", "LOCAL_WORLD_SIZE=1")
-	out, err := cmd.CombinedOutput()
+	env := append(os.Environ(), "PYTHONPATH="+packages, "MUSTER_SOCKET="+socket, "RANK=0", "WORLD_SIZE=1", "LOCAL_WORLD_SIZE=1")
+	out, err := testutil.ForksOf(interpreter, torchModules, "").Run(t.Context(), env,
+		append([]string{"-W", "error::UserWarning:muster", script}, args...)...)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

@@ -1,0 +1,151 @@
+package testutil
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+//go:embed forks.py
+var forksScript string
+
+// Forks runs Python scripts in forks of one process that has imported what they share: an import of torch takes two
+// seconds of processor time, one of transformers five. It is for tests in which the start of Python is not the subject.
+// The process ends with the test binary.
+type Forks struct {
+	interpreter, modules, path string
+
+	start    sync.Once
+	requests *os.File // a socket of packets
+	err      error
+}
+
+var (
+	forksLock sync.Mutex
+	allForks  = map[[3]string]*Forks{}
+)
+
+// ForksOf returns the forks of an interpreter that has imported modules, given with commas between; path is its
+// PYTHONPATH meanwhile.
+func ForksOf(interpreter, modules, path string) *Forks {
+	forksLock.Lock()
+	defer forksLock.Unlock()
+	key := [3]string{interpreter, modules, path}
+	if allForks[key] == nil {
+		allForks[key] = &Forks{interpreter: interpreter, modules: modules, path: path}
+	}
+	return allForks[key]
+}
+
+// socketpair returns two sockets that are connected; the first one may be waited for.
+func socketpair() (ours, theirs *os.File, err error) {
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot make sockets: %w", err)
+	}
+	if err := syscall.SetNonblock(fds[0], true); err != nil {
+		return nil, nil, fmt.Errorf("cannot make sockets: %w", err)
+	}
+	return os.NewFile(uintptr(fds[0]), "ours"), os.NewFile(uintptr(fds[1]), "theirs"), nil
+}
+
+// open starts the process. It is not waited for: it ends when the socket is closed, as the end of this process does.
+func (f *Forks) open() {
+	ours, theirs, err := socketpair()
+	if err != nil {
+		f.err = err
+		return
+	}
+	defer func() { _ = theirs.Close() }()
+	cmd := exec.Command(f.interpreter, "-c", forksScript, f.modules)
+	cmd.Env = append(os.Environ(), "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1", "DS_ACCELERATOR=cpu", "HF_HUB_OFFLINE=1",
+		"PYTHONPATH="+f.path)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs, os.Stderr, os.Stderr
+	if f.err = cmd.Start(); f.err == nil {
+		f.requests = ours
+	}
+}
+
+// Run runs a script with args, -c and -W among them, as Python would, and returns what it prints to both streams.
+// Where ctx ends before, the script is killed. Its error says how it has ended.
+func (f *Forks) Run(ctx context.Context, env []string, args ...string) ([]byte, error) {
+	f.start.Do(f.open)
+	if f.err != nil {
+		return nil, f.err
+	}
+	output, err := os.CreateTemp("", "forks-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _, _ = output.Close(), os.Remove(output.Name()) }()
+	dir, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	environ := map[string]string{}
+	for _, kv := range env {
+		name, value, _ := strings.Cut(kv, "=")
+		environ[name] = value
+	}
+	text, err := json.Marshal(map[string]any{"argv": args, "env": environ, "dir": dir})
+	if err != nil {
+		return nil, err
+	}
+	status, err := f.ask(ctx, text, output)
+	if err != nil {
+		return nil, err
+	}
+	out, err := os.ReadFile(output.Name())
+	if err == nil && status != 0 {
+		err = fmt.Errorf("exit status %d", status)
+	}
+	return out, err
+}
+
+// ask sends a request and returns the status of the script.
+func (f *Forks) ask(ctx context.Context, request []byte, output *os.File) (int, error) {
+	ours, theirs, err := socketpair()
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = ours.Close() }()
+	err = f.send(request, output, theirs)
+	if err = errors.Join(err, theirs.Close()); err != nil {
+		return 0, err
+	}
+	defer context.AfterFunc(ctx, func() { _ = ours.Close() })()
+	answer := make([]byte, 16)
+	n, err := ours.Read(answer)
+	if err != nil {
+		return 0, fmt.Errorf("cannot wait for a script in a fork of %s: %w", f.interpreter, errors.Join(err, context.Cause(ctx)))
+	}
+	return strconv.Atoi(string(answer[:n]))
+}
+
+func (f *Forks) send(request []byte, files ...*os.File) error {
+	conn, err := f.requests.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var fds []int
+	for _, file := range files {
+		fds = append(fds, int(file.Fd()))
+	}
+	var sent error
+	err = conn.Write(func(fd uintptr) bool {
+		sent = syscall.Sendmsg(int(fd), request, syscall.UnixRights(fds...), nil, 0)
+		return !errors.Is(sent, syscall.EAGAIN)
+	})
+	if err = errors.Join(err, sent); err != nil {
+		return fmt.Errorf("cannot ask %s for a fork: %w", f.interpreter, err)
+	}
+	return nil
+}

@@ -1,0 +1,93 @@
+"""Imports the modules of its argument once, then forks a process for each script that somebody wants run.
+
+usage: forks.py MODULE,MODULE: its standard input is a socket. Each message is JSON (argv, env, dir) with two files: where the
+output goes, and a socket by which the exit status is told. Whoever closes the other end of that has the script killed.
+"""
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import types
+import warnings
+
+imported_with = 1 + len([d for d in os.environ["PYTHONPATH"].split(":") if d])  # entries of sys.path that give way to a script's
+for name in sys.argv[1].split(","):
+    importlib.import_module(name)
+gc.freeze()
+
+
+def wait(caller, pid):
+    """Waits for a script, and tells its status; kills it when the caller hangs up."""
+    ended = os.pidfd_open(pid)
+    ready, _, _ = select.select([ended, caller], [], [])
+    if ended not in ready:
+        os.kill(pid, signal.SIGKILL)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    try:
+        caller.sendall(b"%d" % (status if status >= 0 else 128 - status))
+    except OSError:
+        pass
+    os._exit(0)
+
+
+def serve():
+    """Returns in the process of a script only, with what is to be run there."""
+    requests = socket.socket(fileno=0)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        text, files, _, _ = socket.recv_fds(requests, 1 << 20, 2)
+        if not text:
+            os._exit(0)
+        if os.fork():
+            for file in files:
+                os.close(file)
+            continue
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        output, caller = files[0], socket.socket(fileno=files[1])
+        pid = os.fork()
+        if pid:
+            wait(caller, pid)
+        requests.detach()
+        null = os.open(os.devnull, os.O_RDONLY)
+        for source, target in ((null, 0), (output, 1), (output, 2)):
+            os.dup2(source, target)
+        for file in (null, output, caller.detach()):
+            os.close(file)
+        return json.loads(text)
+
+
+def become(request):
+    """Makes this process what a new one would be; returns the code of the script."""
+    os.chdir(request["dir"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
+    argv, options = request["argv"], [w for w in os.environ.get("PYTHONWARNINGS", "").split(",") if w]
+    while argv[0] == "-W":
+        options.append(argv[1])
+        argv = argv[2:]
+    warnings._processoptions(options)
+    if argv[0] == "-c":
+        source, file, first, argv = argv[1], "<string>", "", argv[:1] + argv[2:]
+    else:
+        file = argv[0]
+        first = os.path.dirname(os.path.abspath(file))
+        with open(file, encoding="utf-8") as f:
+            source = f.read()
+    sys.argv = argv
+    sys.path[:imported_with] = [first] + [d for d in os.environ.get("PYTHONPATH", "").split(":") if d]
+    if "torch" in sys.modules:
+        import torch
+        torch.seed()
+        if os.environ.get("OMP_NUM_THREADS"):
+            torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    main.__file__ = file
+    return compile(source, file, "exec"), main.__dict__
+
+
+exec(*become(serve()))
