@@ -116,7 +116,7 @@ nodes:
 // TestSimulate rehearses a job of four nodes, of which one is at fault: it leaves, and the others train.
 func TestSimulate(t *testing.T) {
 	t.Parallel()
-	python := testutil.Torch(t)
+	python := testutil.DebianTorch(t)
 	spec := filepath.Join(t.TempDir(), "cluster.yaml")
 	if err := os.WriteFile(spec, []byte(clusterSpec), 0o600); err != nil {
 		t.Fatal(err)

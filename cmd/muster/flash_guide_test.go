@@ -16,27 +16,30 @@ import (
 // TestFlashGuide runs the guide's scripts for DistributedDataParallel and FSDP as dlrover-run has them, on one node and
 // on two without a job token, with DLRover's wheel installed and without. Rank 1, or 2, is killed after step 17, which
 // nobody has written to disk: all go on from it, from memory. With MUSTER_SOAK=1 each of the eight jobs runs, and ends
-// as one without a crash does; else the three that have each script, number of nodes and package once at least. The
-// table in docs/compat/dlrover.md says what was found here.
+// as one without a crash does; else two on two nodes, which have each script and package, one of them with one worker on
+// each node. The table in docs/compat/dlrover.md says what was found here.
 func TestFlashGuide(t *testing.T) {
 	pythons := map[string]string{"torch": testutil.Torch(t), "wheel": filepath.Join(testutil.Peer(t, "dlrover"), "python")}
 	soak := os.Getenv("MUSTER_SOAK") == "1"
-	short := []string{"ddp 2 torch", "fsdp 2 wheel"}
+	short := map[string]int{"ddp 2 torch": 2, "fsdp 2 wheel": 1} // workers on each node
 	for _, script := range []string{"ddp", "fsdp"} {
 		for nodes := 1; nodes <= 2; nodes++ {
 			var calm map[int]string
 			if soak {
-				calm, _ = flashGuide(t, pythons["torch"], script, nodes, "")
+				calm, _ = flashGuide(t, pythons["torch"], script, nodes, 2, "")
 			}
 			for name, python := range pythons {
 				job := fmt.Sprint(script, " ", nodes, " ", name)
-				if !soak && !slices.Contains(short, job) {
-					continue
+				procs := 2
+				if !soak {
+					if procs = short[job]; procs == 0 {
+						continue
+					}
 				}
 				t.Run(job, func(t *testing.T) {
 					t.Parallel()
-					ends, said := flashGuide(t, python, script, nodes, fmt.Sprintf("%d@17", nodes))
-					for rank := range 2 * nodes {
+					ends, said := flashGuide(t, python, script, nodes, procs, fmt.Sprintf("%d@17", nodes*procs/2))
+					for rank := range procs * nodes {
 						if line := fmt.Sprintf("rank %d begins behind step 17 from memory\n", rank); strings.Count(said, line) != 1 {
 							t.Errorf("no %s%s", line, said)
 						}
@@ -58,14 +61,14 @@ func TestFlashGuide(t *testing.T) {
 }
 
 // flashGuide runs one of the scripts, and returns how each rank has ended, and all that was said.
-func flashGuide(t *testing.T, python, script string, nodes int, victim string) (ends map[int]string, said string) {
+func flashGuide(t *testing.T, python, script string, nodes, procs int, victim string) (ends map[int]string, said string) {
 	t.Helper()
-	return flashJob(t, script, nodes, victim, "--python="+python, "dlrover-run", fmt.Sprint("--nnodes=", nodes), "--nproc-per-node=2",
-		"--max-restarts=2")
+	return flashJob(t, script, nodes, procs, victim, "--python="+python, "dlrover-run", fmt.Sprint("--nnodes=", nodes),
+		fmt.Sprint("--nproc-per-node=", procs), "--max-restarts=2")
 }
 
 // flashJob does so with any launcher's name and flags.
-func flashJob(t *testing.T, script string, nodes int, victim string, args ...string) (ends map[int]string, said string) {
+func flashJob(t *testing.T, script string, nodes, procs int, victim string, args ...string) (ends map[int]string, said string) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "ckpt")
 	args = append(args, testScript(t, "flash", script+".py"), dir, "25")
@@ -93,7 +96,7 @@ func flashJob(t *testing.T, script string, nodes int, victim string, args ...str
 		}
 	}
 	steps, err := checkpointd.List(dir)
-	if err != nil || len(ends) != 2*nodes || len(steps) == 0 || steps[0].Step != 25 || steps[0].Verify() != nil {
+	if err != nil || len(ends) != procs*nodes || len(steps) == 0 || steps[0].Step != 25 || steps[0].Verify() != nil {
 		t.Fatalf("%v, on disk %+v, %v\n%s", ends, steps, err, said)
 	}
 	return ends, said
@@ -104,19 +107,19 @@ func flashJob(t *testing.T, script string, nodes int, victim string, args ...str
 func TestFlashWays(t *testing.T) {
 	interpreter := testutil.Torch(t)
 	for way, c := range map[string]struct {
-		script string
-		nodes  int
-		args   []string
+		script       string
+		nodes, procs int
+		args         []string
 	}{
 		"deepspeed": {
-			"fsdp", 1,
+			"fsdp", 1, 2,
 			[]string{"--ckpt", "on", "--max-restarts", "2", "deepspeed", "--num_gpus", "2", "--no_local_rank", "--master_port", "PORT"},
 		},
-		"accelerate": {"ddp", 1, []string{
+		"accelerate": {"ddp", 1, 2, []string{
 			"--ckpt", "on", "accelerate", "launch", "--cpu", "--num_processes", "2", "--max_restarts", "2",
 			"--main_process_port", "PORT",
 		}},
-		"elastic": {"ddp", 2, []string{"dlrover-run", "--nnodes=1:2", "--nproc-per-node=2", "--max-restarts=2"}},
+		"elastic": {"ddp", 2, 1, []string{"dlrover-run", "--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=2"}},
 	} {
 		for _, script := range []string{"ddp", "fsdp"} {
 			if script != c.script && os.Getenv("MUSTER_SOAK") != "1" {
@@ -128,9 +131,9 @@ func TestFlashWays(t *testing.T) {
 				if port := slices.Index(args, "PORT"); port >= 0 {
 					args[port] = freePort(t)
 				}
-				_, said := flashJob(t, script, c.nodes, fmt.Sprintf("%d@17", c.nodes), args...)
-				if n := strings.Count(said, "begins behind step 17 from memory\n"); n != 2*c.nodes {
-					t.Errorf("%d ranks begin behind step 17 from memory, want %d\n%s", n, 2*c.nodes, said)
+				_, said := flashJob(t, script, c.nodes, c.procs, "1@17", args...)
+				if n := strings.Count(said, "begins behind step 17 from memory\n"); n != c.procs*c.nodes {
+					t.Errorf("%d ranks begin behind step 17 from memory, want %d\n%s", n, c.procs*c.nodes, said)
 				}
 			})
 		}

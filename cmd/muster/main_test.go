@@ -34,6 +34,11 @@ func TestMain(m *testing.M) {
 		signal.Ignored(syscall.SIGHUP) { // by nohup, in front of go test: what the tests start would ignore it, too
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	}
+	if strings.HasSuffix(os.Args[0], ".test") {
+		if python, err := plainPython(); err == nil { // else each Python of a worker begins as a shim's shell scripts
+			_ = os.Setenv("PATH", filepath.Dir(python)+":"+os.Getenv("PATH"))
+		}
+	}
 	program := func() { os.Exit(run()) }
 	if strings.HasPrefix(filepath.Base(os.Args[0]), "muster-") {
 		program() // on a host of a test, where ssh has brought it

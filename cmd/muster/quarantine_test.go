@@ -68,7 +68,7 @@ func TestExcludedNodeComesBack(t *testing.T) {
 // that train, and does not stop them.
 func TestNewcomerWithoutTorch(t *testing.T) {
 	t.Parallel()
-	python := testutil.Torch(t)
+	python := testutil.DebianTorch(t)
 	spec := filepath.Join(t.TempDir(), "spec.yaml")
 	text := "version: 1\ndefaults:\n  count: 1\n  model: NVIDIA H100 80GB HBM3\nnodes:\n  node-2: {faults: [{kind: no-torch}]}\n"
 	if err := os.WriteFile(spec, []byte(text), 0o600); err != nil {

@@ -103,7 +103,7 @@ func TestRehearsedOnce(t *testing.T) {
 
 // TestRehearsedCheck rehearses what the check of two nodes may meet: who leaves, with which status, and what is said.
 func TestRehearsedCheck(t *testing.T) {
-	python := testutil.Torch(t)
+	python := testutil.DebianTorch(t)
 	for _, c := range []struct {
 		name, node1, both string // of the spec
 		flags             []string
@@ -159,7 +159,7 @@ func TestRehearsedCheck(t *testing.T) {
 // line.
 func TestRehearsalHasNoLimitsOfThisMachine(t *testing.T) {
 	t.Parallel()
-	python := testutil.Torch(t)
+	python := testutil.DebianTorch(t)
 	spec := filepath.Join(t.TempDir(), "spec.yaml")
 	if err := os.WriteFile(spec, []byte("version: 1\ndefaults: {count: 1, model: NVIDIA H100 80GB HBM3}\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -247,7 +247,7 @@ func TestSimulatedNodesOfAnother(t *testing.T) {
 // TestRehearsedNetwork rehearses networks between two nodes, with each fault as it is found, and just as it is not.
 func TestRehearsedNetwork(t *testing.T) {
 	t.Parallel()
-	python := testutil.Torch(t)
+	python := testutil.DebianTorch(t)
 	const spec = `version: 1
 defaults:
   count: 1

@@ -98,7 +98,8 @@ var debian = sync.OnceValues(func() (string, error) {
 	return strings.TrimSpace(string(out)), err
 })
 
-// DebianTorch returns /usr/bin/python3 where it imports the 1.x torch of Debian's python3-torch: the oldest protocol.
+// DebianTorch returns /usr/bin/python3 where it imports the 1.x torch of Debian's python3-torch: the oldest protocol, and
+// half the time for the import.
 func DebianTorch(t testing.TB) string {
 	t.Helper()
 	Long(t)

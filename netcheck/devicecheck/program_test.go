@@ -184,7 +184,8 @@ func healthy(t testing.TB, name string, nodes ...*node) {
 	}
 }
 
-// pythons are the interpreters that the program has to run in.
+// pythons are the interpreters that the program has to run in. The oldest torch takes half the time to import: it is for
+// tests in which torch is not the subject.
 func pythons(t testing.TB) map[string]string {
 	t.Helper()
 	newest := testutil.Torch(t)
@@ -291,7 +292,7 @@ func TestCloseKills(t *testing.T) {
 // One program's processes are at fault in several ways, and what comes next is always as if nothing had been.
 func TestFaultsAmongNodes(t *testing.T) {
 	t.Parallel()
-	python := testutil.Torch(t)
+	python := pythons(t)["oldest"]
 	a := open(t, devicecheck.Config{Python: []string{python}, Devices: 1})
 	b := open(t, devicecheck.Config{Python: []string{python}, Devices: 2})
 	healthy(t, "before", a, b)

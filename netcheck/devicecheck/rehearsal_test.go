@@ -15,7 +15,7 @@ import (
 // rehearsal opens a program whose program is told of faults, in the form that a spec gives them.
 func rehearsal(t *testing.T, devices int, faults string) *node {
 	t.Helper()
-	return open(t, devicecheck.Config{Python: []string{testutil.Torch(t)}, Devices: devices}, "MUSTER_FAKE_FAULT=["+faults+"]",
+	return open(t, devicecheck.Config{Python: []string{pythons(t)["oldest"]}, Devices: devices}, "MUSTER_FAKE_FAULT=["+faults+"]",
 		"MUSTER_RUN_DIR="+t.TempDir())
 }
 

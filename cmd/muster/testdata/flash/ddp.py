@@ -9,6 +9,9 @@ import torch.distributed as dist
 from dlrover.trainer.torch.flash_checkpoint.ddp import DdpCheckpointer, StorageType
 from torch.nn.parallel import DistributedDataParallel as DDP
 
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "torch"))
+import uncompiled
+
 checkpoint_dir, steps = sys.argv[1], int(sys.argv[2])
 if "RANK" in os.environ:
     dist.init_process_group("gloo")

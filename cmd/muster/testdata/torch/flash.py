@@ -1,5 +1,5 @@
 """DistributedDataParallel on gloo, with DLRover's flash checkpoint, which muster keeps: the guide's example. Rank VICTIM kills
-itself at step DIE of the first attempt. Prints the losses, which must be those of a run without a crash."""
+itself at step DIE of the first attempt, before it saves that. Prints the losses."""
 import os
 import signal
 import sys
@@ -7,6 +7,8 @@ import sys
 import torch
 from dlrover.trainer.torch.flash_checkpoint.ddp import DdpCheckpointer, StorageType
 from torch.nn.parallel import DistributedDataParallel
+
+import uncompiled
 
 torch.distributed.init_process_group("gloo")
 rank = int(os.environ["RANK"])
@@ -30,13 +32,14 @@ for step in range(start + 1, 13):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
+    if str(rank) == os.environ.get("VICTIM") and str(step) == os.environ.get("DIE") and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        print(f"loss {step} {rank} {loss.item():.12g}", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "rng": torch.get_rng_state(), "step": step}
     kind = StorageType.DISK if step % 5 == 0 else StorageType.MEMORY
     checkpointer.save_checkpoint(step, state, os.path.join(sys.argv[1], f"checkpoint-{step}.pt"), storage_type=kind)
     torch.distributed.barrier()
     print(f"loss {step} {rank} {loss.item():.12g}", flush=True)
-    if str(rank) == os.environ.get("VICTIM") and str(step) == os.environ.get("DIE") and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-        os.kill(os.getpid(), signal.SIGKILL)
     if str(step) == os.environ.get("LINGER"):
         signal.pause()
 checkpointer.wait_latest_checkpoint()

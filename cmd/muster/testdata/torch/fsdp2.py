@@ -1,5 +1,5 @@
-"""FSDP2 on gloo, with our own checkpoints of sharded states. Rank VICTIM kills itself at step DIE of the first attempt. Prints the
-losses, which must be those of a run without a crash."""
+"""FSDP2 on gloo, with our own checkpoints of sharded states. Rank VICTIM kills itself at step DIE of the first attempt, before it
+saves that. Prints the losses."""
 import os
 import signal
 import sys
@@ -37,11 +37,12 @@ for step in range(start + 1, 13):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
+    if str(rank) == os.environ.get("VICTIM") and str(step) == os.environ.get("DIE") and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        print(f"loss {step} {rank} {loss.item():.12g}", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
     checkpointer.save_checkpoint(step, state(step), storage_type=StorageType.DISK if step % 5 == 0 else StorageType.MEMORY)
     torch.distributed.barrier()
     print(f"loss {step} {rank} {loss.item():.12g}", flush=True)
-    if str(rank) == os.environ.get("VICTIM") and str(step) == os.environ.get("DIE") and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-        os.kill(os.getpid(), signal.SIGKILL)
 full = {key: value.full_tensor() for key, value in model.state_dict().items()}
 if rank == 0:
     torch.save(full, sys.argv[1] + ".want")
