@@ -22,12 +22,12 @@ func TestFlashFrameworks(t *testing.T) {
 		t.Run(c.peer, func(t *testing.T) {
 			python, dir := filepath.Join(testutil.Peer(t, c.peer), "python"), filepath.Join(t.TempDir(), "checkpoints")
 			got := muster(t, []string{"VICTIM=1", "DIE=9", "DS_ACCELERATOR=cpu", "HF_HUB_OFFLINE=1"}, "run", "--ckpt", "on", "-n", "2",
-				"--max-restarts", "1",
+				"--max-restarts", "1", "--warm", "auto", // an import of transformers takes six seconds of processor time
 				"--", python, "-u", "-W", "ignore", testScript(t, "torch", c.script), dir)
 			if got.status != 0 || strings.Count(got.stdout, "restored 8 memory") != 2 {
 				t.Fatalf("status %d, or not both ranks restored step 8 from memory\n%s%s", got.status, got.stdout, got.stderr)
 			}
-			sameLosses(t, got.stdout)
+			sameLosses(t, got.stdout, 1)
 			steps, err := checkpointd.List(dir)
 			if err != nil || len(steps) < 3 || steps[0].Manifest.Dir != c.dir {
 				t.Fatalf("the last step is not on disk: %+v: %v", steps, err)

@@ -37,8 +37,8 @@ def compiled(rank):
     """Output and gradient of a compiled layer. Rank 0 compiles with the compiler's processes, and rank 1 without them what it does not
     find in the cache of rank 0."""
     if rank == 1:
-        import torch._inductor.config
-        torch._inductor.config.compile_threads = 1
+        from torch._inductor import config
+        config.compile_threads = 1
         dist.barrier()
     torch.manual_seed(rank)
     layer = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.GELU())
