@@ -97,10 +97,10 @@ test-deps:
 # The time of each test lies in build/test; `make slowest` shows the slowest ones of the last run.
 TIMED = $(GOTESTSUM) --format standard-quiet --jsonfile $(CURDIR)/build/test/$(1).json --
 
-# The race detector is on where goroutines are the subject. It costs two to ten times the processor time, and each test binary more to
-# link; `make soak` has it everywhere.
-RACE = $(addprefix ./,checkpointd $(addprefix horovod/,elastic kv notify) $(addprefix internal/,admission peertls preempt proc) \
-	launch $(addprefix launch/,control control/history control/relay control/web devices hosts node output trace warm) \
+# The race detector is on where goroutines are the subject: a package that gets some belongs here. It costs two to ten times the processor
+# time, and each test binary more to link; `make soak` has it everywhere.
+RACE = $(addprefix ./,checkpointd $(addprefix horovod/,elastic kv notify) $(addprefix internal/,admission logtext peertls preempt proc) \
+	launch $(addprefix launch/,control control/history control/ranks control/relay control/web devices hosts node output progress trace warm) \
 	netcheck netcheck/netprobe $(addprefix rendezvous/,etcdstore membership memstore tcpstore) sshexec)
 
 # Two lanes run beside each other: cmd/muster, half of whose time is waiting, and everything else. All parts run, also behind one that

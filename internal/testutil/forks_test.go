@@ -1,0 +1,87 @@
+package testutil_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"muster/internal/testutil"
+)
+
+// TestForks runs scripts in forks: each sees its own environment, arguments and modules, and ends as Python would. The
+// modules of the fork server are imported once.
+func TestForks(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		testutil.Missing(t, "python3")
+	}
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	write("shared.py", "import os\nprint('imported', file=open(os.environ['ONCE'], 'a'))\n")
+	once := filepath.Join(dir, "once")
+	t.Setenv("ONCE", once)
+	script := write("script.py", `import os, sys, shared, beside
+if __name__ == "__main__":
+    print(sys.argv[1:], os.environ.get("ONCE"), os.environ["MINE"], beside.value, sys.path[0] == os.path.dirname(sys.argv[0]))
+    sys.stdout.flush()
+    print("to the other stream", file=sys.stderr)
+    sys.exit(int(os.environ["MINE"]))
+`)
+	write("beside.py", "value = 'beside'\n")
+	forks := testutil.ForksOf(python, "shared", dir)
+	for _, status := range []string{"0", "3"} {
+		out, err := forks.Run(t.Context(), []string{"MINE=" + status}, script, "a", "b c")
+		want := "['a', 'b c'] None " + status + " beside True\nto the other stream\n"
+		if got := string(out); got != want {
+			t.Errorf("printed %q, want %q", got, want)
+		}
+		if got := ""; status == "3" {
+			if err != nil {
+				got = err.Error()
+			}
+			if got != "exit status 3" {
+				t.Errorf("ended with %q", got)
+			}
+		} else if err != nil {
+			t.Error(err)
+		}
+	}
+	if out, err := forks.Run(t.Context(), nil, "-W", "error::UserWarning", "-c", "import warnings; warnings.warn('x')"); err == nil ||
+		!strings.Contains(string(out), "UserWarning: x") {
+		t.Errorf("a warning was no error: %s", out)
+	}
+	if _, err := forks.Run(t.Context(), nil, "-c", "import os; os.kill(os.getpid(), 9)"); err == nil || err.Error() != "exit status 137" {
+		t.Errorf("killed by itself: %v", err)
+	}
+	if text, err := os.ReadFile(once); err != nil || string(text) != "imported\n" {
+		t.Errorf("what is shared was imported: %q, %v", text, err)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	pid := filepath.Join(dir, "pid")
+	done := make(chan error)
+	go func() {
+		_, err := forks.Run(ctx, nil, "-c", "import os, sys, time; open(sys.argv[1], 'w').write('%d' % os.getpid()); time.sleep(600)", pid)
+		done <- err
+	}()
+	var text []byte
+	testutil.Eventually(t, time.Minute, "a script runs", func() bool { text, _ = os.ReadFile(pid); return len(text) > 0 })
+	cancel()
+	if err := <-done; err == nil {
+		t.Error("a script that was given up has ended well")
+	}
+	testutil.Eventually(t, time.Minute, "it is killed", func() bool {
+		_, err := os.Stat("/proc/" + string(text))
+		return os.IsNotExist(err)
+	})
+}
