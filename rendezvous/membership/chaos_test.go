@@ -11,12 +11,17 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"muster/internal/testutil"
 )
 
 // chaosSeeds are those that CHAOS_SEED and CHAOS_COUNT ask for, or some and the known ones, each of which once made two
 // worlds at a time. quiet says that there is more than one.
 func chaosSeeds(known ...int) (seeds []int, quiet bool) {
 	first, count := 0, 40
+	if testutil.RaceDetector {
+		count = 10
+	}
 	if os.Getenv("MUSTER_SOAK") == "1" {
 		count = 20_000
 	}

@@ -1,0 +1,6 @@
+//go:build !race
+
+package testutil
+
+// RaceDetector says whether this test binary watches for races.
+const RaceDetector = false
