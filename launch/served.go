@@ -117,6 +117,7 @@ func hear(ctx context.Context, b rendezvous.Board, groupRank int) *heardStatus {
 		return nil
 	}
 	d.Tasks, d.Ranks = d.Tasks[:1], d.Ranks[:min(len(d.Ranks), mostRanks)]
+	d.Tasks[0].Traffic = d.Tasks[0].Traffic[:min(len(d.Tasks[0].Traffic), mostInterfaces)]
 	d.Sidecars = d.Sidecars[:min(len(d.Sidecars), job.MaxSidecars)]
 	return &h
 }

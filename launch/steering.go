@@ -93,6 +93,9 @@ type Steering struct {
 	devices   *deviceWatch
 	nextWant  int
 	wantAsked time.Time
+	// traffic is what the node's network carries, carried what was seen of it last.
+	traffic *traffic
+	carried []report.Traffic
 	// gather add to what is measured.
 	gather []func(*report.Measured)
 }
@@ -155,11 +158,13 @@ func OpenSteering(ctx context.Context, p *plan.Plan, part bool, token []byte, lo
 			Tasks: []report.Task{},
 		},
 	}
+	s.traffic = &traffic{}
 	s.devices = newDeviceWatch(p, s.workersRunning, log)
 	s.accounts.ledger.Enter(accounting.Start, time.Now())
 	muster := control.Muster{Role: control.Agent, Part: part, PID: os.Getpid(), RunDir: dir.Path}
 	s.server, err = control.Serve(control.Config{Dir: dir.Path, Served: served{s}, Log: log, Muster: muster})
 	s.openSpans() //nolint:contextcheck // Close ends it
+	s.look.Go(s.traffic.start)
 	s.look.Go(s.watchSections)
 	s.look.Go(func() { s.devices.run(s.closed) })
 	if part || !p.Job.Alone() {
@@ -209,6 +214,7 @@ func (s *Steering) Status() report.Status {
 	defer s.mu.Unlock()
 	d := s.statusLocked()
 	s.usedLocked(d.Ranks)
+	d.Tasks = withTraffic(d.Tasks, s.carried)
 	s.devices.tell(d.Ranks)
 	return d
 }
@@ -482,6 +488,7 @@ func (s *Steering) lookedUp() report.Status {
 			r.LastOutput = &last
 		}
 	}
+	d.Tasks = withTraffic(d.Tasks, s.traffic.read())
 	s.devices.tell(d.Ranks)
 	return d
 }

@@ -92,8 +92,13 @@ func (s *Steering) noteUsage(now time.Time) {
 		s.log.Debug().Err(err).Msg("what the workers use cannot be told to other nodes")
 		return
 	}
+	carried := s.traffic.read()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if moreTraffic(s.carried, carried) {
+		s.carried = carried
+		s.usageNews++
+	}
 	for pid, u := range used {
 		p := &s.places[places[pid]]
 		if p.worker.proc.PID() != pid {

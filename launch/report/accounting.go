@@ -32,7 +32,10 @@ type WrittenParts struct {
 func (d *Status) Steady() Status {
 	s := *d
 	s.Accounting = nil
-	s.Ranks = slices.Clone(d.Ranks)
+	s.Ranks, s.Tasks = slices.Clone(d.Ranks), slices.Clone(d.Tasks)
+	for i := range s.Tasks {
+		s.Tasks[i].Traffic = nil
+	}
 	for i := range s.Ranks {
 		r := &s.Ranks[i]
 		r.Progress, r.CPUSeconds, r.ResidentBytes, r.UsageTime, r.LastOutput = nil, nil, nil, nil, nil

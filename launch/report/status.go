@@ -107,8 +107,18 @@ type Task struct {
 	Phase        Phase  `json:"phase"`
 	// ExitCode is that of the worker that failed first here, 0 where all have succeeded; nil where neither is so.
 	ExitCode *int `json:"exitCode"`
+	// Traffic is what the node's network interfaces have carried since its part of the job began, for whomever. It is
+	// there where it was asked for, of other nodes as it was some seconds ago.
+	Traffic []Traffic `json:"traffic,omitempty"`
 	// LastKnown is when this was so, by the node's clock, where the node could not be asked; nil where it was.
 	LastKnown *time.Time `json:"lastKnown,omitempty"`
+}
+
+// Traffic is what a network interface has carried, or a port of an RDMA device ("mlx5_0:1").
+type Traffic struct {
+	Interface     string `json:"interface"`
+	ReceivedBytes uint64 `json:"receivedBytes"`
+	SentBytes     uint64 `json:"sentBytes"`
 }
 
 // Rank is one worker: the process that runs in its place, or ran there last.

@@ -191,6 +191,16 @@ var families = [...]family{
 			})
 		},
 	},
+	{
+		"muster_node_network_receive_bytes_total", counter, "Bytes that an interface of the node has received since the job began.",
+		func(l *lines, s *Snapshot) {
+			l.perInterface(s, func(t *report.Traffic) uint64 { return t.ReceivedBytes })
+		},
+	},
+	{
+		"muster_node_network_transmit_bytes_total", counter, "Bytes that an interface of the node has sent since the job began.",
+		func(l *lines, s *Snapshot) { l.perInterface(s, func(t *report.Traffic) uint64 { return t.SentBytes }) },
+	},
 	{"muster_sidecar_running", gauge, "Whether a process of the sidecar runs.", func(l *lines, s *Snapshot) {
 		for i := range s.Status.Sidecars {
 			c := &s.Status.Sidecars[i]
@@ -271,6 +281,16 @@ func (l *lines) stepHistogram(s *Snapshot, r *report.MeasuredRank) {
 
 func sidecarLabels(c *report.Sidecar) []string {
 	return []string{"sidecar", strconv.Itoa(c.Index), "node", c.Node}
+}
+
+// perInterface adds a sample for each interface of each node of which something is known.
+func (l *lines) perInterface(s *Snapshot, value func(*report.Traffic) uint64) {
+	for i := range s.Status.Tasks {
+		t := &s.Status.Tasks[i]
+		for j := range t.Traffic {
+			l.add(float64(value(&t.Traffic[j])), "node", t.Node, "interface", t.Traffic[j].Interface)
+		}
+	}
 }
 
 // perDevice adds a sample for each accelerator of each rank for which there is a value.

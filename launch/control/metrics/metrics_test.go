@@ -34,6 +34,7 @@ func full() Snapshot {
 				WallSeconds: 100, Goodput: 0.5, Seconds: map[string]float64{"good": 50, "import": 50},
 				Restarts: map[job.Reason]int{job.ReasonRequested: 2, "WorkerFailed": 3},
 			},
+			Tasks:    []report.Task{{Node: "n1", Traffic: []report.Traffic{{Interface: "eth0", ReceivedBytes: 7, SentBytes: 1 << 40}}}},
 			Sidecars: []report.Sidecar{{Node: "n1", Index: 1, State: report.PhaseRunning, Restarts: 2, Healthy: new(false)}},
 			Ranks: []report.Rank{
 				{

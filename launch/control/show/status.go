@@ -44,6 +44,13 @@ func Status(w io.Writer, d *control.Answer, wide bool, now time.Time) error {
 			say(w, "  node %s does not answer: last known %s ago\n", printable.Output(t.Node), since(t.LastKnown, now))
 		}
 	}
+	if wide {
+		for i := range d.Tasks {
+			if t := &d.Tasks[i]; len(t.Traffic) > 0 {
+				say(w, "  network of node %s: %s\n", printable.Output(t.Node), trafficText(t.Traffic))
+			}
+		}
+	}
 	if len(d.Ranks) == 0 {
 		if d.ExitStatus == nil {
 			say(w, "  no worker has been started yet\n")
@@ -92,6 +99,18 @@ func Status(w io.Writer, d *control.Answer, wide bool, now time.Time) error {
 		say(t, "\n")
 	}
 	return t.Flush()
+}
+
+// trafficText is what interfaces have carried, of the first of them.
+func trafficText(list []report.Traffic) string {
+	const most = 4
+	var parts []string
+	for i := range list[:min(len(list), most)] {
+		t := &list[i]
+		received, sent := int64(min(t.ReceivedBytes, 1<<62)), int64(min(t.SentBytes, 1<<62))
+		parts = append(parts, fmt.Sprintf("%s received %s, sent %s", printable.Output(t.Interface), bytesText(&received), bytesText(&sent)))
+	}
+	return strings.Join(parts, "; ")
 }
 
 // deviceText are the numbers of a worker's accelerators.
