@@ -75,6 +75,8 @@ type testNode struct {
 	// OnNodeFault and MinNodes are the job's.
 	OnNodeFault string
 	MinNodes    int
+	// Health is the job's.
+	Health job.HealthRules
 }
 
 func (n *testNode) path(name string) string { return filepath.Join(n.Dir, name) }
@@ -133,7 +135,7 @@ func runTestAgent(config string) error {
 	}
 	plan, err := plan.New(job.Job{
 		Dialect: "run", RunID: "agents", Procs: strconv.Itoa(n.Procs), Role: "default",
-		Command: command, Warm: warm, Restart: n.Restart, Hang: n.Hang,
+		Command: command, Warm: warm, Restart: n.Restart, Hang: n.Hang, Health: n.Health,
 		Stop: job.StopRules{Grace: n.Grace}, Logs: job.LogRules{Dir: n.path("logs"), Redirect: toFiles},
 		StatusFile: n.path("status.json"),
 		Environ:    append([]string{"PATH=" + os.Getenv("PATH"), "NODE=" + n.Dir, "ALL=" + filepath.Dir(n.Dir)}, n.Environ...),

@@ -86,6 +86,12 @@ func (a *Agent) check(ctx context.Context) (*policy.Decision, error) {
 	if d := a.expel(ctx); d != nil {
 		return d, nil
 	}
+	var unfit *policy.Decision
+	a.untilVerdict(ctx, func(ctx context.Context) { unfit = a.siteHealth(ctx, a.meeting.Round.Number) })
+	if unfit != nil {
+		a.unfit = unfit
+		return unfit, nil
+	}
 	if a.Checker == nil {
 		return nil, nil //nolint:nilnil // see above
 	}

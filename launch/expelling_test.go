@@ -21,7 +21,8 @@ exit 7`, func(i int, n *testNode) {
 	})
 	c.ends(0, errhint.Faulty, 0)
 	doc := readStatus(t, c.nodes[1].path("status.json"))
-	if doc.Reason != reasonFaulty || !strings.Contains(doc.Message, "node node-1 has to leave: the last 2 failures, which were in a crash loop") {
+	if doc.Reason != reasonFaulty ||
+		!strings.Contains(doc.Message, "node node-1 has to leave: the last 2 failures, which were in a crash loop") {
 		t.Errorf("%s: %s", doc.Reason, doc.Message)
 	}
 	if told, _ := os.ReadFile(c.nodes[0].path("told")); !strings.HasPrefix(string(told), "node-1 faulty the last 2 failures") {
@@ -79,4 +80,29 @@ while ! test -e $ALL/go; do sleep 0.2; done`, func(i int, n *testNode) {
 		}
 	}
 	c.nodes[0].wantLog(t, "the node is not excluded: too few nodes would be left", `"node":"node-1"`)
+}
+
+// The site is asked before a node takes part. One that is not fit leaves; an answer that cannot be used changes nothing.
+func TestSiteHealth(t *testing.T) {
+	for name, c := range map[string]struct {
+		health job.HealthRules
+		status int
+		says   string
+	}{
+		"not fit": {
+			job.HealthRules{Command: `echo checked; echo "GPU 2 of $MUSTER_NODE is gone"; exit 3`}, errhint.Faulty,
+			"its health command ended with status 3: GPU 2 of node-0 is gone",
+		},
+		"not to be run": {job.HealthRules{Command: "muster_no_such_command"}, 0, "has not said whether this node is fit"},
+		"killed":        {job.HealthRules{Command: "kill -9 $$"}, 0, "has not said whether this node is fit"},
+		"no service":    {job.HealthRules{Socket: "/nonexistent/socket"}, 0, "cannot ask the health service at /nonexistent/socket"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := startAgents(t, 1, see, func(_ int, n *testNode) { n.Procs, n.Health = 1, c.health })
+			r := a.ends(c.status)
+			if said := r[0].Report + a.nodes[0].log.String(); !strings.Contains(said, c.says) {
+				t.Errorf("it does not say %q: %s", c.says, said)
+			}
+		})
+	}
 }

@@ -147,6 +147,12 @@ func (a *Agent) meet(ctx context.Context) (*Result, error) {
 	if last != nil {
 		before = &last.Round
 	}
+	if last == nil { // nobody waits for this node yet
+		if d := a.siteHealth(ctx, 0); d != nil {
+			res := a.finish(ctx, report.Outcome{Reason: d.Reason}, *d)
+			return &res, nil
+		}
+	}
 	restarts := a.policy.Restarts()
 	began := time.Now()
 	met := a.Steering.meets()

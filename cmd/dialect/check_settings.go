@@ -74,7 +74,7 @@ func checkSettings() []setting {
 			},
 		},
 		{
-			flag: "exclude-straggler", form: formSwitch, def: "false", group: groupCheck, anywhere: true, use: use{losable},
+			flag: "exclude-straggler", form: formSwitch, def: "false", group: groupCheck, anywhere: true, use: use{straggling, losable},
 			help: "A straggler leaves the job with status 81; otherwise it is only told: one that the network check finds at once, one that is found slow while it trains at the next restart, where enough nodes are left.",
 			set:  func(r *Request, text string) error { return setSwitch(&check(r).ExcludeStraggler, text) },
 		},
@@ -125,6 +125,19 @@ func checkSettings() []setting {
 			use:  use{byAgents, leaves, severalNodes, comeBack, spareNodes},
 			help: "How long a node that had to leave may not come back: twice as long with each time. It is known by its name and by the ids of its accelerators. 0: it may at once.",
 			set:  func(r *Request, text string) error { return setTime(&check(r).Quarantine, text) },
+		},
+		{
+			flag: "health-endpoint", arg: "unix:PATH", group: groupCheck, anywhere: true, use: use{byAgents},
+			help: "Ask a health service of the site at a Unix socket whether this node is fit, before it takes part in a round, in the protocol of NVIDIA's resiliency extension (nvhcd.HealthCheckService). A node that is not leaves with status 80; an answer that cannot be used changes nothing.",
+			set: func(r *Request, text string) (err error) {
+				r.Job.Health.Socket, err = job.SocketPath(text)
+				return err
+			},
+		},
+		{
+			flag: "health-command", arg: "CMD", group: groupCheck, anywhere: true, use: use{byAgents},
+			help: "Command for the shell that says by its exit status whether this node is fit, before it takes part in a round: 0 that it is; any other that it is not, and its last line says why: the node leaves with status 80. A command that cannot be run, is killed, or takes longer than 60 s changes nothing. It has MUSTER_NODE, MUSTER_RUN_ID and MUSTER_ROUND.",
+			set:  func(r *Request, text string) error { r.Job.Health.Command = text; return nil },
 		},
 		{
 			flag: "report", arg: "DIR", group: groupCheck, anywhere: true, use: use{anyCheck},

@@ -36,15 +36,6 @@ type Answer struct {
 	Reason string
 }
 
-// Path is the path of the socket in an endpoint such as unix:/run/health.sock.
-func Path(endpoint string) (string, error) {
-	path := strings.TrimPrefix(strings.TrimPrefix(endpoint, "unix://"), "unix:")
-	if path == endpoint && !strings.HasPrefix(endpoint, "/") && !strings.HasPrefix(endpoint, "./") || path == "" {
-		return "", fmt.Errorf("%q is no Unix socket: write unix:PATH", endpoint)
-	}
-	return path, nil
-}
-
 // Ask asks the service at a Unix socket, until ctx ends. args go to the health check of the service.
 func Ask(ctx context.Context, path string, args []string) (Answer, error) {
 	conn, err := grpc.NewClient("passthrough:///unix", grpc.WithTransportCredentials(insecure.NewCredentials()),

@@ -56,13 +56,19 @@ func TestAsk(t *testing.T) {
 		says   string // of the reason, or of the error
 		unused bool
 	}{
-		"well":        {answer(true, 0, `{"fail_count": 0}`, ""), true, "", false},
-		"fails":       {answer(false, 3, "", "GPU 2 is gone"), false, "status 3: GPU 2 is gone", false},
-		"counts":      {answer(true, 0, `{"fail_count": 2, "failed_checks": ["ib0", "dcgm"]}`, ""), false, "2 of its health checks failed: [ib0 dcgm]", false},
-		"no JSON":     {answer(true, 0, "ok", ""), false, "no JSON", true},
-		"no count":    {answer(true, 0, "{}", ""), false, "no fail_count", true},
-		"no message":  {[]byte{0xff, 0xff}, false, "cannot be used", true},
-		"other words": {append(answer(true, 0, `{"fail_count": 0}`, ""), protowire.AppendVarint(protowire.AppendTag(nil, 9, protowire.VarintType), 7)...), true, "", false},
+		"well":  {answer(true, 0, `{"fail_count": 0}`, ""), true, "", false},
+		"fails": {answer(false, 3, "", "GPU 2 is gone"), false, "status 3: GPU 2 is gone", false},
+		"counts": {
+			answer(true, 0, `{"fail_count": 2, "failed_checks": ["ib0", "dcgm"]}`, ""), false,
+			"2 of its health checks failed: [ib0 dcgm]", false,
+		},
+		"no JSON":    {answer(true, 0, "ok", ""), false, "no JSON", true},
+		"no count":   {answer(true, 0, "{}", ""), false, "no fail_count", true},
+		"no message": {[]byte{0xff, 0xff}, false, "cannot be used", true},
+		"other words": {
+			append(answer(true, 0, `{"fail_count": 0}`, ""), protowire.AppendVarint(protowire.AppendTag(nil, 9, protowire.VarintType), 7)...),
+			true, "", false,
+		},
 	} {
 		var asked []byte
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -79,7 +85,8 @@ func TestAsk(t *testing.T) {
 			t.Errorf("%s: it was asked %q", name, asked)
 		}
 	}
-	if _, err := Ask(t.Context(), filepath.Join(t.TempDir(), "none"), nil); err == nil || !strings.Contains(err.Error(), "cannot ask the health service") {
+	_, err := Ask(t.Context(), filepath.Join(t.TempDir(), "none"), nil)
+	if err == nil || !strings.Contains(err.Error(), "cannot ask the health service") {
 		t.Errorf("nobody listens: %v", err)
 	}
 }
@@ -89,16 +96,4 @@ func FuzzDecode(f *testing.F) {
 	f.Add(answer(true, 0, `{"fail_count": 0}`, ""))
 	f.Add(answer(false, -1, "x", "y"))
 	f.Fuzz(func(_ *testing.T, b []byte) { _, _ = decode(b) })
-}
-
-// An endpoint is a Unix socket.
-func TestPath(t *testing.T) {
-	for endpoint, want := range map[string]string{
-		"unix:/run/h.sock": "/run/h.sock", "unix:///run/h.sock": "/run/h.sock", "/run/h.sock": "/run/h.sock", "./h": "./h", "unix:h": "h",
-		"host:80": "", "": "", "unix:": "",
-	} {
-		if path, err := Path(endpoint); path != want || (err != nil) != (want == "") {
-			t.Errorf("%q: %q, %v", endpoint, path, err)
-		}
-	}
 }

@@ -58,6 +58,8 @@ type Job struct {
 	// Stop are the rules for ending workers, Hang those for such as show no sign of life.
 	Stop StopRules
 	Hang HangRules
+	// Health says whom of the site is asked whether a node is fit.
+	Health HealthRules
 	// Logs says where the workers' output goes.
 	Logs LogRules
 	// Sidecars are commands, each as its words, that run beside the workers on the node with group rank 0.
