@@ -74,8 +74,8 @@ func checkSettings() []setting {
 			},
 		},
 		{
-			flag: "exclude-straggler", form: formSwitch, def: "false", group: groupCheck, anywhere: true, use: use{straggling, losable},
-			help: "A straggler leaves the job with status 81; otherwise it is only told: one that the network check finds at once, one that is found slow while it trains at the next restart, where enough nodes are left.",
+			flag: "exclude-straggler", form: formSwitch, def: "false", group: groupCheck, anywhere: true, use: use{checked, losable},
+			help: "A straggler leaves the job with status 81; otherwise it is only told.",
 			set:  func(r *Request, text string) error { return setSwitch(&check(r).ExcludeStraggler, text) },
 		},
 		{
@@ -204,7 +204,7 @@ func settleCheck(r *Request, words map[string]given, wrong *problems) {
 			"give --network-check too; muster run takes --switchbox-check alone"))
 	}
 	if !c.Network && !box {
-		kept := job.CheckRules{ExcludeStraggler: c.ExcludeStraggler}
+		kept := job.CheckRules{}
 		if r.Job.Excludes() {
 			kept.OnNodeFault, kept.Quarantine = c.OnNodeFault, c.Quarantine
 			if _, given := words["quarantine"]; !given {

@@ -137,7 +137,7 @@ func TestChecksRefused(t *testing.T) {
 		{"--network-check --network-check-timeout -1", "--network-check-timeout -1"},
 		{"--network-check --comm-perf-test --min-net-bandwidth -5", "--min-net-bandwidth -5"},
 		{"--network-check --min-net-bandwidth 5", "no effect without --comm-perf-test"},
-		{"--exclude-straggler", "no effect on one node"},
+		{"--exclude-straggler", "no effect without --network-check"},
 		{"--comm-perf-test --switchbox-check", "no effect without --network-check"},
 		{"--network-check --box-pairs 0:1", "no effect without --switchbox-check"},
 		{"--on-node-fault x", "no effect where no node has to leave"},

@@ -191,10 +191,8 @@ var (
 	checked  = when("without --network-check", "give --network-check too", func(job *job.Job) bool { return job.Check.Network })
 	anyCheck = when("without --network-check", "give --network-check too, or --switchbox-check",
 		func(job *job.Job) bool { return job.Check.On() })
-	// straggling is met where stragglers are looked for: dlrover-run does so in the network check alone.
-	straggling = when(checked.lack, checked.remedy, func(j *job.Job) bool { return j.Dialect != dlroverRun || j.Check.Network })
 	// leaves is met where a node may have to leave.
-	leaves = when("where no node has to leave", "give --network-check too, or what else has nodes leave, such as --exclude-straggler",
+	leaves = when("where no node has to leave", "give --network-check too, or what else has nodes leave, such as --on-hang exclude or --crash-loop",
 		func(job *job.Job) bool { return job.Check.On() || job.Excludes() })
 	boxed = when("without --switchbox-check", "give --switchbox-check too",
 		func(job *job.Job) bool { return len(job.Check.Switchbox.Pairs) > 0 })
