@@ -41,7 +41,7 @@ type participant struct {
 	joined  uint64           // the era of the first round of this node
 	search  chan []*leftover // has an item when it is known what was left here; nil: nobody looks. It is the agent's alone
 
-	direct bool  // agents of torchrun take part: workers write by themselves
+	direct bool  // agents of torchrun or DLRover take part: workers write by themselves
 	err    error // why this node has no part in the round
 	conn   net.Conn
 	size   int  // of the round
@@ -128,7 +128,7 @@ func (t *participant) begin(ctx context.Context, r rendezvous.Round, board rende
 		if l := t.lead(nil); l != nil {
 			s.wg.Go(l.close)
 		}
-		s.cfg.Log.Warn().Msg("agents of torchrun take part: workers write their checkpoints to disk at once, and none are kept in memory")
+		s.cfg.Log.Warn().Msg("agents of torchrun or DLRover take part: workers write their checkpoints to disk at once, and none are kept in memory")
 		return nil
 	}
 	left := t.awaitLeft(ctx)

@@ -98,7 +98,7 @@ func (a *Agent) check(ctx context.Context) (*policy.Decision, error) {
 	m := a.meeting
 	board := a.meeting.Board()
 	if board == nil && !m.alone() {
-		a.Log.Warn().Msg("nodes are not checked: agents of torchrun take part, which know of no check")
+		a.Log.Warn().Msg("nodes are not checked: agents of torchrun or DLRover take part, which know of no check")
 		return nil, nil //nolint:nilnil // see above
 	}
 	if keeper, is := a.Handler.(rendezvous.Doorkeeper); is && board == nil {

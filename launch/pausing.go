@@ -52,8 +52,8 @@ func (a *Agent) unpausable(decided bool) string {
 	return ""
 }
 
-// errStrangers is why a job cannot be paused that agents of torchrun take part in.
-var errStrangers = errors.New("agents of torchrun take part, which know of no pause")
+// errStrangers is why a job cannot be paused that agents of torchrun or DLRover take part in.
+var errStrangers = errors.New("agents of torchrun or DLRover take part, which know of no pause")
 
 // pauseFirst ends a round before its workers are started where somebody has asked for a pause.
 func (a *Agent) pauseFirst(ctx context.Context) (policy.Decision, error) {

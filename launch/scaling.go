@@ -116,7 +116,7 @@ func (s *Steering) scale(ctx context.Context, by control.Peer, n int) (string, e
 	case n < bounds.Min || n > bounds.Max:
 		return "", errhint.Usagef("cannot scale the job to %s: --nnodes allows %d to %d", wording.Plural(n, "node"), bounds.Min, bounds.Max)
 	case strangers:
-		return "", errhint.Usagef("cannot scale the job: agents of torchrun take part, which know of no such thing")
+		return "", errhint.Usagef("cannot scale the job: agents of torchrun or DLRover take part, which know of no such thing")
 	case slices.Contains(endPhases, phase):
 		return "", errhint.Code(fmt.Errorf("cannot scale the job: it is decided, and about to end (%s)", phase), errhint.TryAgain)
 	case away != nil:

@@ -179,10 +179,14 @@ func TestNodeIsReplaced(t *testing.T) {
 	if v, err := rounds[1].Propose(t.Context(), fail); err != nil || v.Kind != rendezvous.Fail {
 		t.Fatalf("%+v, %v", v, err)
 	}
-	b.close()
 	if v := verdict(t, rounds[0]); v.Kind != rendezvous.Reassemble || v.Reason != "NodeReplaced" || !strings.Contains(v.Message, "status 5") {
 		t.Errorf("%+v", v)
 	}
+	a.leave() // who has parted is not kept waiting by what nobody answers any more
+	if _, err := rounds[1].Board().Get(t.Context(), "nobody says this"); !errors.Is(err, rendezvous.ErrStoreClosed) {
+		t.Error(err)
+	}
+	b.close()
 	if !f.heard("NodeEvent FAILED_EXITED") {
 		t.Errorf("the master has heard %q", f.said)
 	}

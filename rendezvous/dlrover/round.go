@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -79,7 +80,10 @@ func (r *round) end() {
 	r.cancel()
 	r.wg.Wait()
 	if r.store != nil {
-		_ = r.store.Close() // a store that has gone already is no news
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), connectTimeout)
+		defer cancel()
+		_ = r.store.Set(ctx, r.own("left"), []byte("1")) // for who has parted; the store may have gone
+		_ = r.store.Close()                              // a store that has gone already is no news
 	}
 }
 
@@ -319,7 +323,19 @@ func (r *round) Propose(ctx context.Context, v rendezvous.Verdict) (rendezvous.V
 	}
 	r.learn(counts)
 	r.seen()
+	if r.parted {
+		r.wg.Go(r.part)
+	}
 	return counts, nil
+}
+
+// part ends what this node, which ends alone, still shares with the others, once all of them have left the round:
+// nobody answers there any more.
+func (r *round) part() {
+	others := r.keys("left")
+	if r.store.Wait(r.ctx, slices.Delete(others, r.me, r.me+1)...) == nil {
+		_ = r.store.Close() // whoever waits there hears of that
+	}
 }
 
 // tellFailure tells the master of a worker that has failed.
