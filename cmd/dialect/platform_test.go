@@ -193,6 +193,20 @@ func TestPlatformPrecedence(t *testing.T) {
 }
 
 // TestPlatformSources: every value tells the variable it came from.
+// In a pod of an ElasticJob, DLRover's master is where the nodes meet, or a store of muster.
+func TestPlatformOfDLRover(t *testing.T) {
+	for env, want := range map[string]string{"": job.MasterAsked, "DLROVER_MASTER_SERVICE_TYPE=http": job.MasterHTTP} {
+		req, err := dialect.Native(on(t, "dlrover", strings.Fields(env), "--", "prog"))
+		if m := req.Job.Meeting.DLRover; err != nil || m.Service != want || m.NodeType != "worker" || m.NodeRank < 0 {
+			t.Errorf("%s: %+v, %v", env, m, err)
+		}
+		req, err = dialect.Native(on(t, "dlrover", strings.Fields(env), "--rdzv", "muster://h", "--nnodes", "2", "--", "prog"))
+		if m := req.Job.Meeting.DLRover; err != nil || m.Service != "" {
+			t.Errorf("%s, another place: %+v, %v", env, m, err)
+		}
+	}
+}
+
 func TestPlatformSources(t *testing.T) {
 	req, err := dialect.Native(on(t, "slurm-step", nil, "--", "prog"))
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net"
 	"strconv"
 	"time"
@@ -20,7 +21,9 @@ const beginPatience = time.Minute
 type beginRecord struct {
 	// Nonce is of this beginning; Mixed says that agents of DLRover take part.
 	Nonce string `json:"nonce"`
-	Mixed bool   `json:"mixed,omitempty"`
+	// Number is that of the round, which is larger than all before: a master that has begun anew counts from 0 again.
+	Number int  `json:"number"`
+	Mixed  bool `json:"mixed,omitempty"`
 	// Addr is where the store of the round is; the workers' too.
 	Addr     string            `json:"addr"`
 	Port     int               `json:"port"`
@@ -48,7 +51,7 @@ func (h *Handler) begin(ctx context.Context, w world) (rendezvous.Round, error) 
 	r := &round{h: h, world: w, verdict: make(chan rendezvous.Verdict, 8), tallied: make(chan rendezvous.Tally, 1)}
 	r.ctx, r.cancel = context.WithCancel(h.done)
 	out := rendezvous.Round{
-		Number: w.round - 1, GroupWorldSize: len(w.nodes), HostRank: -1, LeadRank: -1,
+		GroupWorldSize: len(w.nodes), HostRank: -1, LeadRank: -1,
 	}
 	for i, p := range w.nodes {
 		if p.rank == h.cfg.NodeRank {
@@ -69,8 +72,9 @@ func (h *Handler) begin(ctx context.Context, w world) (rendezvous.Round, error) 
 	if out.MasterAddr, out.MasterPort, out.AgentStore = rec.Addr, rec.Port, !rec.Mixed; r.store != nil {
 		out.HostRank, out.LeadRank, out.LossNotice = 0, 0, h.cfg.LostAfter
 	}
-	r.mixed = rec.Mixed
+	r.mixed, out.Number = rec.Mixed, rec.Number
 	h.mu.Lock()
+	h.last = rec.Number
 	h.restarts = max(h.restarts, rec.Restarts)
 	h.orders.Learn(rec.Orders)
 	out.Restarts, out.Orders = h.restarts, h.orders
@@ -114,14 +118,15 @@ func (h *Handler) agreeOn(ctx context.Context, r *round) (rec beginRecord, err e
 		if err != nil || port < 1 || port > 65535 {
 			return rec, fmt.Errorf("%w: the first node says that workers meet at port %.20q", errAgain, found[keys[1]])
 		}
-		return beginRecord{Mixed: true, Addr: string(found[keys[0]]), Port: port}, nil
+		return beginRecord{Mixed: true, Number: max(after, h.last+1), Addr: string(found[keys[0]]), Port: port}, nil
 	}
 	key := beginKey(r.world.round)
 	found, err := h.awaitKeys(ctx, r, []string{key})
 	if err != nil {
 		return rec, err
 	}
-	if err := json.Unmarshal(found[key], &rec); err != nil || rec.Addr == "" || rec.Port < 1 || rec.Port > 65535 || rec.Nonce == "" {
+	if err := json.Unmarshal(found[key], &rec); err != nil || rec.Addr == "" || rec.Port < 1 || rec.Port > 65535 || rec.Nonce == "" ||
+		rec.Number < 0 || rec.Number > math.MaxInt32 {
 		return rec, fmt.Errorf("%w: the first node's word of it cannot be read", errAgain)
 	}
 	return rec, nil
@@ -154,7 +159,7 @@ func (h *Handler) awaitKeys(ctx context.Context, r *round, keys []string) (found
 
 // beginFirst says how a round begins whose first node this is.
 func (h *Handler) beginFirst(ctx context.Context, r *round) (rec beginRecord, err error) {
-	rec = beginRecord{Nonce: rand.Text(), Addr: h.cfg.Addr}
+	rec = beginRecord{Nonce: rand.Text(), Number: max(r.world.round-1, h.last+1), Addr: h.cfg.Addr}
 	keys := make([]string, len(r.world.nodes))
 	for i, p := range r.world.nodes {
 		keys[i] = helloKey(p.rank, r.world.round-1)
@@ -165,7 +170,7 @@ func (h *Handler) beginFirst(ctx context.Context, r *round) (rec beginRecord, er
 		for _, text := range hellos {
 			var said hello
 			if json.Unmarshal(text, &said) == nil { // a word that cannot be read adds nothing
-				rec.Restarts = max(rec.Restarts, said.Restarts)
+				rec.Restarts, rec.Number = max(rec.Restarts, said.Restarts), max(rec.Number, min(said.Last, math.MaxInt32-1)+1)
 				rec.Orders.Learn(said.Orders)
 			}
 		}

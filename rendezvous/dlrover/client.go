@@ -123,8 +123,13 @@ func (c *Client) insist(ctx context.Context, call func(context.Context) error) e
 	bounded, cancel := context.WithTimeout(ctx, c.cfg.Patience)
 	defer cancel()
 	told := false
+	var before error
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		err := call(bounded)
+		if err != nil && bounded.Err() != nil && before != nil {
+			err = before // the last try was cut short, and says nothing
+		}
+		before = err
 		switch {
 		case err == nil:
 			return nil

@@ -66,6 +66,7 @@ type Handler struct {
 
 	mu       sync.Mutex
 	round    *round // nil: none yet
+	last     int    // the number of the last one, -1 for none
 	orders   rendezvous.Orders
 	restarts int
 	steps    chan progress
@@ -98,7 +99,7 @@ const (
 // or there is none.
 func Open(ctx context.Context, cfg Config) (*Handler, error) {
 	cfg.LostAfter = cmp.Or(cfg.LostAfter, lostAfter)
-	h := &Handler{cfg: cfg, c: cfg.Client, steps: make(chan progress, 1)}
+	h := &Handler{cfg: cfg, c: cfg.Client, last: -1, steps: make(chan progress, 1)}
 	if err := h.introduce(ctx); err != nil {
 		return nil, errors.Join(err, h.c.Close())
 	}
@@ -207,13 +208,14 @@ func helloKey(rank, after int) string {
 // hello is what a node of ours brings into a round.
 type hello struct {
 	Node     string            `json:"node"`
+	Last     int               `json:"last"` // the number of its last round, -1 for none
 	Restarts int               `json:"restarts,omitempty"`
 	Orders   rendezvous.Orders `json:"orders,omitzero"`
 }
 
 func (h *Handler) sayHello(ctx context.Context, after int) error {
 	h.mu.Lock()
-	text, err := json.Marshal(hello{h.cfg.Node, h.restarts, h.orders})
+	text, err := json.Marshal(hello{h.cfg.Node, h.last, h.restarts, h.orders})
 	h.mu.Unlock()
 	if err != nil {
 		return err

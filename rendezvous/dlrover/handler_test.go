@@ -348,6 +348,22 @@ func TestMasterIsAway(t *testing.T) {
 	}
 }
 
+// A master that was replaced knows nothing of the job: its nodes tell it again, and the numbers of rounds go on.
+func TestMasterBeginsAnew(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, 2, 2)
+	a, b := open(t, f, 0), open(t, f, 1)
+	next(t, a, b)
+	next(t, a, b)
+	f.mu.Lock()
+	f.round, f.world, f.kv, f.said = 0, map[int]int{}, map[string]any{}, nil
+	f.mu.Unlock()
+	rounds := next(t, a, b)
+	if rounds[0].Number != 2 || rounds[1].Number != 2 || !f.heard("RendezvousParams") {
+		t.Errorf("%+v; the master has heard %q", rounds, f.said)
+	}
+}
+
 // A node that a check has excluded is to be replaced: the master hears that, and not that it has merely failed.
 func TestExcludedNode(t *testing.T) {
 	t.Parallel()
@@ -374,6 +390,8 @@ func TestHostileAnswers(t *testing.T) {
 	for i := range maxPlaces + 1 {
 		many = append(many, pickle.Pair{Key: i, Value: 1})
 	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
 	for name, answer := range map[string][]byte{
 		`global "os.system" is not allowed`:         []byte("\x80\x04cos\nsystem\n\x8c\x04true\x85R."),
 		`global "builtins.eval" is not allowed`:     []byte("\x80\x04\x8c\x08builtins\x8c\x04eval\x93\x8c\x011\x85R."),
@@ -389,24 +407,23 @@ func TestHostileAnswers(t *testing.T) {
 		"int of 255 bytes":                          append([]byte{0x80, 4, 0x8a, 255}, make([]byte, 256)...),
 		"cannot use the answer of DLRover's master": []byte("\x80\x04" + strings.Repeat("(", 1<<20) + "."),
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			f := newFake(t, 1, 1)
-			f.patient = 300 * time.Millisecond
-			f.answer = func(class string) []byte {
-				if class == "CommWorldRequest" {
-					return answer
-				}
-				return nil
+		f := newFake(t, 1, 1)
+		f.patient = 3 * time.Second
+		f.answer = func(class string) []byte {
+			if class == "CommWorldRequest" {
+				return answer
 			}
-			n := open(t, f, 0)
+			return nil
+		}
+		n := open(t, f, 0)
+		wg.Go(func() { // they are at once: each waits
 			began := time.Now()
 			_, err := n.Next(t.Context(), rendezvous.Member{LocalWorldSize: 1})
 			if errhint.CodeOf(err) != errhint.TryAgain || !strings.Contains(fmt.Sprint(err), name) {
-				t.Errorf("%v", err)
+				t.Errorf("%s: %v", name, err)
 			}
 			if len(fmt.Sprint(err)) > 2000 || time.Since(began) > time.Minute {
-				t.Errorf("%d bytes after %v", len(fmt.Sprint(err)), time.Since(began))
+				t.Errorf("%s: %d bytes after %v", name, len(fmt.Sprint(err)), time.Since(began))
 			}
 		})
 	}
