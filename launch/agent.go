@@ -213,7 +213,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	}
 	a.stopNotices = a.watchNotices(ctx)
 	a.stopPushing = a.tellTrainJob() //nolint:contextcheck // the end of the job is told, too
-	a.stopSteps = a.tellSteps()
+	a.stopSteps = a.tellSteps(ctx)
 	if err := a.tree.RemoveOnDeath(a.logs.Disposable()...); err != nil {
 		return err
 	}

@@ -16,12 +16,12 @@ const stepsEvery = 15 * time.Second
 
 // tellSteps tells the master of the handler, if it has one, how far the workers here say that the job has come, until
 // the returned function is called: the node with rank 0 does, as DLRover's agents do.
-func (a *Agent) tellSteps() (stop func()) {
+func (a *Agent) tellSteps(ctx context.Context) (stop func()) {
 	master, wants := a.Handler.(stepTaker)
 	if !wants {
 		return func() {}
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		tick := time.NewTicker(stepsEvery)

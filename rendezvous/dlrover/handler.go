@@ -258,8 +258,9 @@ func (h *Handler) meet(ctx context.Context, workers int) (w world, err error) {
 			return w, nil
 		}
 		if w.round != after { // a round has begun without us
-			if after = w.round; h.sayHello(ctx, after) != nil {
-				return w, context.Cause(ctx)
+			after = w.round
+			if err := h.sayHello(ctx, after); err != nil {
+				return w, err
 			}
 		}
 		if len(w.nodes) > 0 {
