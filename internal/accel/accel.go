@@ -59,7 +59,7 @@ func (d Device) place() string {
 type Family struct {
 	Vendor       string   // word for the vendor, such as "nvidia"
 	Backend      string   // PyTorch's name for such devices, such as "cuda"
-	Verified     string   // how detection of this vendor was checked: "documentation" or "vendor's fixture"
+	Verified     string   // how detection of this vendor was checked: "documentation", "vendor's fixture" or "real device"
 	Devices      []Device // present and accessible, by Index
 	Unusable     []Device // present, and not for this process: their WhyNot says why
 	Visible      []Device // those a worker sees, in the order in which it numbers them

@@ -13,6 +13,7 @@ import (
 const (
 	byDocumentation = "documentation"
 	byFixture       = "vendor's fixture" // file trees of real machines that the vendor publishes
+	byDevice        = "real device"      // scripts/gpu-checks.sh passed on one, docs/performance.md says which
 )
 
 // vendor is all that detection needs to know of a maker of accelerators. Sources, unless a line says otherwise: the
@@ -48,7 +49,7 @@ var anyClass = []string{"0x03", "0x0b", "0x12"}
 // vendors lists all in the order in which "auto" looks at them.
 var vendors = []*vendor{
 	{
-		name: "nvidia", title: "NVIDIA GPU", backend: "cuda", verified: byDocumentation,
+		name: "nvidia", title: "NVIDIA GPU", backend: "cuda", verified: byDevice,
 		// VGA controllers and 3D controllers; NVSwitch bridges are 0x0680, the audio part of a card 0x0403.
 		pciIDs: []string{"0x10de"}, classes: []string{"0x0300", "0x0302"}, drivers: []string{"nvidia"},
 		needs: []string{"nvidiactl"}, wants: []string{"nvidia-uvm"}, patterns: []string{"nvidia#"},
@@ -229,7 +230,7 @@ type VendorInfo struct {
 	Name      string   // the word for it
 	Title     string   // what one device is called, such as "NVIDIA GPU"
 	Backend   string   // PyTorch's name for its devices
-	Verified  string   // how detection was checked: "documentation" or "vendor's fixture"
+	Verified  string   // how detection was checked: "documentation", "vendor's fixture" or "real device"
 	PCIID     string   // the vendor's id on the PCI bus, such as "0x10de"
 	Nodes     []string // device nodes, below /dev, that all devices share
 	Pattern   string   // name below /dev of the node of one device, where # stands for its number
