@@ -105,8 +105,14 @@ func parseStat(pid int, b []byte) (*procInfo, error) {
 	if open < 0 || end < open {
 		return nil, errStat
 	}
-	f := bytes.Fields(b[end+1:])
-	if len(f) < 20 || len(f[0]) != 1 {
+	var f [22][]byte // those behind them say nothing that is asked for
+	n := 0
+	for field := range bytes.FieldsSeq(b[end+1:]) {
+		if f[n], n = field, n+1; n == len(f) {
+			break
+		}
+	}
+	if n < 20 || len(f[0]) != 1 {
 		return nil, errStat
 	}
 	p := &procInfo{ident: ident{PID: pid}, comm: string(b[open+1 : end]), state: f[0][0]}
@@ -125,7 +131,7 @@ func parseStat(pid int, b []byte) (*procInfo, error) {
 		return nil, errStat
 	}
 	p.Start = start
-	if len(f) > 21 {
+	if n == len(f) {
 		for _, at := range []int{11, 12, 13, 14} {
 			n, _ := strconv.ParseInt(string(f[at]), 10, 64) // what is no number counts as 0
 			p.ticks += n
