@@ -38,38 +38,22 @@ type piped struct {
 
 // startPiped starts a program.
 func (d *Dialer) startPiped(path string, args []string, label string) (p *piped, err error) {
-	var theirs, ours []*os.File
-	defer func() {
-		for _, f := range theirs {
-			_ = f.Close()
-		}
-		if err != nil {
-			for _, f := range ours {
-				_ = f.Close()
-			}
-		}
-	}()
-	for i := range 3 {
-		r, w, err := os.Pipe()
-		if err != nil {
-			return nil, fmt.Errorf("cannot start %s: %w", label, err)
-		}
-		if i == 0 {
-			r, w = w, r
-		}
-		ours, theirs = append(ours, r), append(theirs, w)
+	pipes, err := proc.NewPipes(proc.In, proc.Out, proc.Out)
+	if err != nil {
+		return nil, fmt.Errorf("cannot start %s: %w", label, err)
 	}
 	started, err := d.cfg.Tree.Start(proc.Spec{
-		Path: path, Args: append([]string{path}, args...), Env: d.cfg.Environ, Files: theirs,
+		Path: path, Args: append([]string{path}, args...), Env: d.cfg.Environ, Files: pipes.Theirs,
 		Label: label,
 	})
+	pipes.Settle(err)
 	if err != nil {
 		return nil, err
 	}
-	p = &piped{Process: started, tree: d.cfg.Tree, stdin: ours[0], stdout: ours[1], stderr: newTail(), read: make(chan struct{})}
+	p = &piped{Process: started, tree: d.cfg.Tree, stdin: pipes.Ours[0], stdout: pipes.Ours[1], stderr: newTail(), read: make(chan struct{})}
 	go func() { // ends with the program, and with what it left behind: close ends both
-		_, _ = io.Copy(p.stderr, ours[2])
-		_ = ours[2].Close()
+		_, _ = io.Copy(p.stderr, pipes.Ours[2])
+		_ = pipes.Ours[2].Close()
 		close(p.read)
 	}()
 	p.close = sync.OnceFunc(p.stop)

@@ -47,27 +47,24 @@ func (c *Checker) runCheck(ctx context.Context) (report check.Report, err error)
 	args, env := c.config.Examine(c.in.Round.Number)
 	var out, said bytes.Buffer
 	var readers sync.WaitGroup
-	var theirs []*os.File
-	for _, to := range []*bytes.Buffer{&out, &said} {
-		r, w, err := os.Pipe()
-		if err != nil {
-			return report, err
-		}
-		theirs = append(theirs, w)
+	pipes, err := proc.NewPipes(proc.Out, proc.Out)
+	if err != nil {
+		return report, err
+	}
+	p, err := c.in.Tree.Start(proc.Spec{
+		Path: "/proc/self/exe", Args: args, Env: env, Dir: c.in.Dir, Files: append([]*os.File{nil}, pipes.Theirs...),
+		Label: "the check of this node",
+	})
+	pipes.Settle(err)
+	if err != nil {
+		return report, err
+	}
+	for i, to := range []*bytes.Buffer{&out, &said} {
+		r := pipes.Ours[i]
 		readers.Go(func() {
 			defer func() { _ = r.Close() }()
 			_, _ = io.Copy(to, io.LimitReader(r, maxCheckOutput))
 		})
-	}
-	p, err := c.in.Tree.Start(proc.Spec{
-		Path: "/proc/self/exe", Args: args, Env: env, Dir: c.in.Dir, Files: append([]*os.File{nil}, theirs...),
-		Label: "the check of this node",
-	})
-	for _, w := range theirs {
-		_ = w.Close()
-	}
-	if err != nil {
-		return report, err
 	}
 	select {
 	case <-p.Done():

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"muster/internal/errhint"
+	"muster/internal/proc"
 	"muster/launch/control/relay"
 )
 
@@ -44,31 +45,21 @@ var passable = map[syscall.Signal]bool{
 
 // runCommand runs a command whose standard streams are those of a stream. It ends with the stream.
 func runCommand(ctx context.Context, st *relay.Stream, start func(files [3]*os.File) (Command, error)) streamEnd {
-	var ours, theirs [3]*os.File
-	defer func() {
-		for _, f := range append(ours[:], theirs[:]...) {
-			if f != nil {
-				_ = f.Close()
-			}
-		}
-	}()
-	for i := range ours {
-		r, w, err := os.Pipe()
-		if err != nil {
-			return endOf(err, 0)
-		}
-		if ours[i], theirs[i] = r, w; i == 0 {
-			ours[i], theirs[i] = w, r
-		}
-	}
-	p, err := start(theirs)
+	pipes, err := proc.NewPipes(proc.In, proc.Out, proc.Out)
 	if err != nil {
 		return endOf(err, 0)
 	}
-	for i, f := range theirs {
-		_ = f.Close()
-		theirs[i] = nil
+	p, err := start([3]*os.File(pipes.Theirs))
+	pipes.Settle(err)
+	if err != nil {
+		return endOf(err, 0)
 	}
+	ours := pipes.Ours
+	defer func() {
+		for _, f := range ours {
+			_ = f.Close()
+		}
+	}()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var hearing, telling sync.WaitGroup

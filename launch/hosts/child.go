@@ -49,35 +49,25 @@ func (a *agentsHere) end() {
 
 // startHere starts an agent on this machine, without ssh.
 func (l *launcher) startHere(marker, name string) (agent *childAgent, err error) {
-	var pipes [6]*os.File
-	defer func() {
-		theirs := []*os.File{pipes[0], pipes[3], pipes[5]}
-		if err != nil {
-			theirs = pipes[:]
-		}
-		for _, f := range theirs {
-			_ = f.Close() // nil is closed already
-		}
-	}()
-	for i := 0; i < len(pipes); i += 2 {
-		if pipes[i], pipes[i+1], err = os.Pipe(); err != nil {
-			return nil, fmt.Errorf("cannot talk to an agent: %w", err)
-		}
+	pipes, err := proc.NewPipes(proc.In, proc.Out, proc.Out)
+	if err != nil {
+		return nil, fmt.Errorf("cannot talk to an agent: %w", err)
 	}
-	c := &childAgent{stdin: pipes[1], stdout: pipes[2]}
+	c := &childAgent{stdin: pipes.Ours[0], stdout: pipes.Ours[1]}
 	env := slices.DeleteFunc(slices.Clone(l.config.Environ), func(kv string) bool { // of the session that the launcher is in
 		return strings.HasPrefix(kv, sshConnection+"=")
 	})
 	c.process, err = l.tree.Start(proc.Spec{
 		Path: "/proc/self/exe", Args: []string{"muster", AgentCommand}, Env: append(env, marker),
-		Files: []*os.File{pipes[0], pipes[3], pipes[5]}, Label: "the agent of " + name,
+		Files: pipes.Theirs, Label: "the agent of " + name,
 	})
+	pipes.Settle(err)
 	if err != nil {
 		return nil, err
 	}
 	c.reading.Go(func() {
-		_, _ = io.Copy(&c.said, pipes[4])
-		_ = pipes[4].Close()
+		_, _ = io.Copy(&c.said, pipes.Ours[2])
+		_ = pipes.Ours[2].Close()
 	})
 	l.children.add(c)
 	return c, nil

@@ -298,26 +298,20 @@ func (s *simulation) startLocked(i int) (err error) {
 	if s.closed {
 		return errhint.Code(errors.New("cannot start a node: the job has just ended"), errhint.TryAgain)
 	}
-	var theirs []*os.File
-	defer func() {
-		for _, f := range theirs {
-			_ = f.Close()
-		}
-	}()
-	for _, to := range []*os.File{s.config.Stdout, s.config.Stderr} {
-		r, w, err := os.Pipe()
-		if err != nil {
-			return fmt.Errorf("cannot read what node %s says: %w", SimulatedName(i), err)
-		}
-		theirs = append(theirs, w)
-		s.wg.Go(func() { s.show(r, to, SimulatedName(i)) })
+	pipes, err := proc.NewPipes(proc.Out, proc.Out)
+	if err != nil {
+		return fmt.Errorf("cannot read what node %s says: %w", SimulatedName(i), err)
 	}
 	p, err := s.tree.Start(proc.Spec{
-		Path: "/proc/self/exe", Args: s.config.Argv, Env: s.environ(i), Files: append([]*os.File{s.config.Stdin}, theirs...),
+		Path: "/proc/self/exe", Args: s.config.Argv, Env: s.environ(i), Files: append([]*os.File{s.config.Stdin}, pipes.Theirs...),
 		Label: SimulatedName(i),
 	})
+	pipes.Settle(err)
 	if err != nil {
 		return fmt.Errorf("cannot start node %s: %w", SimulatedName(i), err)
+	}
+	for k, to := range []*os.File{s.config.Stdout, s.config.Stderr} {
+		s.wg.Go(func() { s.show(pipes.Ours[k], to, SimulatedName(i)) })
 	}
 	n := &simulatedNode{Process: p, index: i}
 	s.nodes = append(s.nodes, n)

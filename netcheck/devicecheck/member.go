@@ -44,36 +44,19 @@ type member struct {
 // start starts the process of a local rank, or for -1 the one that tests links.
 func (c *Program) start(ctx context.Context, local int) (_ *member, err error) {
 	m := &member{program: c, local: local, answers: make(chan answer), quit: make(chan struct{})}
-	var theirs []*os.File
-	defer func() {
-		for _, f := range theirs {
-			_ = f.Close()
-		}
-		if err != nil {
-			for _, f := range []*os.File{m.commands, m.spoken, m.printed} {
-				if f != nil {
-					_ = f.Close()
-				}
-			}
-		}
-	}()
-	for _, ours := range []**os.File{&m.printed, &m.commands, &m.spoken} {
-		r, w, err := os.Pipe()
-		if err != nil {
-			return nil, fmt.Errorf("cannot start the check of device %d: %w", local, err)
-		}
-		if ours == &m.commands {
-			r, w = w, r
-		}
-		*ours, theirs = r, append(theirs, w)
+	pipes, err := proc.NewPipes(proc.Out, proc.In, proc.Out)
+	if err != nil {
+		return nil, fmt.Errorf("cannot start the check of device %d: %w", local, err)
 	}
+	defer func() { pipes.Settle(err) }()
+	m.printed, m.commands, m.spoken = pipes.Ours[0], pipes.Ours[1], pipes.Ours[2]
 	program := []string{c.script, c.cfg.Device}
 	spec := proc.Spec{
 		Path: c.cfg.Python[0],
 		Args: slices.Concat(c.cfg.Python, []string{"-u"}, program), Program: program,
 		Env: c.environ(local), Dir: c.cfg.Dir, Label: m.label(),
 		// What Python and the libraries print comes through one pipe, in order.
-		Files: []*os.File{nil, theirs[0], theirs[0], theirs[1], theirs[2]},
+		Files: []*os.File{nil, pipes.Theirs[0], pipes.Theirs[0], pipes.Theirs[1], pipes.Theirs[2]},
 	}
 	if c.cfg.Fork != nil && !c.cold.Load() {
 		m.proc = c.cfg.Fork(ctx, spec)
