@@ -2,7 +2,7 @@
 # Installs what the demo and the tests run against, once per machine:
 #
 #   deps.sh venv   PyTorch from PyPI in a virtual environment under the cache folder (5.6 GB)
-#   deps.sh all    the same, and as root on Debian: the old PyTorch and the network tools of some tests
+#   deps.sh all    the same, and as root on Debian: the old PyTorch and the network tools of some tests; promtool
 #
 # Everything that is there already is left alone; a second run takes well under a second.
 set -euo pipefail
@@ -78,6 +78,22 @@ install_debian() {
 			>>"$cache/apt.log" 2>&1 </dev/null || { tail -n 20 "$cache/apt.log" >&2; say "apt-get failed; its output is in $cache/apt.log"; return 1; }
 }
 
+# install_promtool: Prometheus' own tool, out of Debian's package: nothing is installed, and no service starts.
+install_promtool() {
+	[ -x "$cache/promtool" ] && return
+	local dir
+	dir=$(mktemp -d "$cache/promtool.XXXXXX")
+	say "unpacking promtool of Debian's package prometheus (19 MB)"
+	(
+		cd "$dir"
+		chmod 755 . # apt reads as another user
+		apt-get -qq -o DPkg::Lock::Timeout=600 download prometheus || { apt-get -qq update && apt-get -qq download prometheus; }
+		dpkg -x prometheus_*.deb files
+		mv files/usr/bin/promtool "$cache/promtool"
+	) >>"$cache/apt.log" 2>&1 </dev/null || { tail -n 20 "$cache/apt.log" >&2; rm -rf "$dir"; say "promtool is not there; its output is in $cache/apt.log"; return 1; }
+	rm -rf "$dir"
+}
+
 # install_peers: the launchers that muster replaces, each in an environment of its own.
 install_peers() {
 	local script
@@ -110,5 +126,8 @@ if [ "${1:-all}" = all ]; then
 		flock -u 9
 	fi
 	flock 9
+	if command -v apt-get >/dev/null && command -v dpkg >/dev/null; then
+		install_promtool 9>&-
+	fi
 	install_peers 9>&-
 fi

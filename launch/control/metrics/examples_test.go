@@ -1,8 +1,10 @@
 package metrics
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -11,6 +13,8 @@ import (
 
 	"github.com/prometheus/prometheus/promql/parser"
 	"go.yaml.in/yaml/v3"
+
+	"muster/internal/testutil"
 )
 
 // names are those that samples have, with the kinds of their metrics.
@@ -113,6 +117,25 @@ func TestExamples(t *testing.T) {
 	}
 	if len(board.Panels) < 10 || !strings.Contains(board.Templating.List[1].Query, "muster_job_info") {
 		t.Errorf("%+v", board)
+	}
+}
+
+// TestPromtool: Prometheus' own tool finds no fault with the rules and with what is served.
+func TestPromtool(t *testing.T) {
+	promtool := filepath.Join(testutil.CacheDir(), "promtool")
+	if _, err := os.Stat(promtool); err != nil {
+		testutil.Missing(t, "promtool")
+	}
+	var b bytes.Buffer
+	if err := Write(&b, full()); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"check", "rules", "../../../examples/alerts.yml"}, {"check", "metrics"}} {
+		cmd := exec.CommandContext(t.Context(), promtool, args...)
+		cmd.Stdin = bytes.NewReader(b.Bytes())
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("promtool %v: %v\n%s", args, err, out)
+		}
 	}
 }
 
