@@ -164,7 +164,7 @@ func (a *Agent) tell(r *report.Report, d policy.Decision) {
 	if !a.meeting.alone() {
 		l = l.Str("node", r.Root.Host)
 	}
-	if r.Root.Hint != "" {
+	if r.Root.Hint != "" && !r.Root.Plain() {
 		l = l.Str("hint", r.Root.Hint)
 	}
 	if h := r.HeldUp; h != nil {

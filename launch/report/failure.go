@@ -263,8 +263,8 @@ func (f *Failure) Words() []string {
 // WaitedInVain reports whether a worker failed because another one did not come to what it waited for.
 func (f *Failure) WaitedInVain() bool { return f.Cause == causeTimeout && echo(f) == 1 }
 
-// Plain reports whether its hint says no more than how the worker ended.
-func (f *Failure) Plain() bool { return f.Cause == causeExit }
+// Plain reports whether its hint says no more than how the worker ended and its last words.
+func (f *Failure) Plain() bool { return f.Cause == causeExit || f.Cause == causeException }
 
 // findVictims marks the secondary ones among failures, which are sorted by time: those whose cause came no more than
 // later after them. A world may have failed on thousands of nodes.

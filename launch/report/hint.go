@@ -377,8 +377,8 @@ var causes = [...]cause{
 		if s.exit.Signal != 0 || slices.ContainsFunc(s.lines, func(l string) bool { return looksRaised().MatchString(l) }) {
 			return ""
 		}
-		return "the program ended itself with status " + strconv.Itoa(s.exit.Code) + " and printed no exception: look for sys.exit and " +
-			"os._exit, in handlers of atexit and in libraries too, and for what it has written"
+		return "the program ended itself with status " + strconv.Itoa(s.exit.Code) + " and without an exception: see what it has written, " +
+			"and look for sys.exit and os._exit, also in handlers of atexit"
 	}},
 }
 
