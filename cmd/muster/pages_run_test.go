@@ -18,8 +18,8 @@ import (
 	"muster/internal/testutil"
 )
 
-// blockLimit bounds a block that hangs.
-const blockLimit = 3 * time.Minute
+// blockLimit bounds a block that hangs. Frameworks are started in a soak test, by many pages at once.
+var blockLimit = map[bool]time.Duration{false: 3 * time.Minute, true: 15 * time.Minute}[soakMode()]
 
 // pagePort is where nodes meet on our pages.
 const pagePort = "29411"
@@ -113,7 +113,8 @@ func newPageRun(t *testing.T, blocks []block) *pageRun {
 	r.shown = strings.NewReplacer(r.dir, "/home/you/tutorial", runtime, "/run/user/1000", " "+host+" ", " laptop ", " "+host+"\n", " laptop\n",
 		"\n"+host+":", "\nlaptop:", "node "+host+",", "node laptop,")
 	r.environ = append(cleanEnviron(), "PATH="+path, "HOME="+r.dir, "XDG_RUNTIME_DIR="+runtime, "PYTHONDONTWRITEBYTECODE=1",
-		console.FormatVariable+"=text")
+		console.FormatVariable+"=text",
+		"JAVA_TOOL_OPTIONS=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC") // Spark's processes start with less work
 	return r
 }
 
