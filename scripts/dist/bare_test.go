@@ -193,7 +193,7 @@ func TestOtherArchitecture(t *testing.T) {
 		t.Errorf("%s", said)
 	}
 	said := must(t, []string{"XDG_RUNTIME_DIR=" + t.TempDir()}, emulator, program, "run", "-n", "2", "--dry-run", "--", program)
-	if !strings.Contains(said, "dry run of muster") || !strings.Contains(said, "RANK=1") {
+	if !strings.Contains(said, "dry run of muster") || !strings.Contains(said, "rank 1 (local rank 1)") {
 		t.Errorf("%s", said)
 	}
 }
