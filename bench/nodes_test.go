@@ -23,7 +23,7 @@ func TestFrozenNodeIsStillAsAWhole(t *testing.T) {
 		t.Fatalf("processes %v: the node was killed, not frozen", pids)
 	}
 	for _, pid := range pids {
-		if !stopped(pid) {
+		if !still(pid) {
 			t.Errorf("process %d goes on", pid)
 		}
 	}
