@@ -23,7 +23,7 @@ const mostHangs = 5
 // the files without their ends.
 func (a *Agent) keepHang(seen control.Looked, at time.Time, v diagnose.Verdict) (string, error) {
 	parent := a.logs.RunDir()
-	if parent == "" { // no files are written: the evidence alone has a directory of its own
+	if parent == "" && a.Plan.Job.Hang.Dir == "" { // no files are written: the evidence alone has a directory of its own
 		if a.hangDir == "" {
 			dir, err := os.MkdirTemp(a.Plan.TempDir, "muster-hang-")
 			if err != nil {
@@ -34,6 +34,9 @@ func (a *Agent) keepHang(seen control.Looked, at time.Time, v diagnose.Verdict) 
 		parent = a.hangDir
 	}
 	dir := filepath.Join(parent, "hangs")
+	if own := a.Plan.Job.Hang.Dir; own != "" {
+		dir = own
+	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}

@@ -103,7 +103,7 @@ func (a *Agent) followLife(ctx context.Context, w *lifeWatch, timeout time.Durat
 
 // explain finds out what workers do that hang, keeps it, and says it; but for workers that turn out to live.
 func (a *Agent) explain(ctx context.Context, s silence) (h hang, lives bool) {
-	seen, err := a.Steering.lookWorld(ctx)
+	seen, err := a.Steering.lookWorld(ctx, true)
 	if err != nil {
 		a.Log.Debug().Err(err).Msg("workers that hang could not be looked at")
 	}

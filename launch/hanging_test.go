@@ -189,7 +189,7 @@ func TestLookOnTheBoard(t *testing.T) {
 		}
 	}
 	for i, s := range []*Steering{a, b, a, a} {
-		seen, err := served{s}.Look(t.Context(), control.World)
+		seen, err := served{s}.Look(t.Context(), control.World, false)
 		if err == nil || errhint.CodeOf(err) != errhint.TryAgain { // nobody has workers
 			t.Errorf("%d: %v", i, err)
 		}

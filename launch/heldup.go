@@ -23,7 +23,7 @@ func (a *Agent) findHeldUp(ctx context.Context, w *worker) {
 		return
 	}
 	m.soughtHeldUp = true
-	seen, err := a.Steering.lookWorld(context.WithoutCancel(ctx)) // it bounds itself
+	seen, err := a.Steering.lookWorld(context.WithoutCancel(ctx), false) // it bounds itself
 	if err != nil {
 		a.Log.Debug().Err(err).Msg("the workers could not be looked at that others have waited for")
 		return

@@ -44,22 +44,24 @@ func seenKey(n, groupRank int) string {
 // lookNote is what stands under lookKey: who asks.
 type lookNote struct {
 	GroupRank int `json:"groupRank"`
+	// Native says that py-spy is wanted, too.
+	Native bool `json:"native,omitempty"`
 }
 
 // Look implements control.Looker.
-func (v served) Look(ctx context.Context, scope control.Scope) (control.Looked, error) {
+func (v served) Look(ctx context.Context, scope control.Scope, native bool) (control.Looked, error) {
 	if scope == control.World {
-		return v.s.lookWorld(ctx)
+		return v.s.lookWorld(ctx, native)
 	}
-	n, err := v.s.lookHere(ctx)
+	n, err := v.s.lookHere(ctx, native)
 	if err != nil {
 		return control.Looked{}, err
 	}
 	return control.Looked{Nodes: []evidence.Node{n}}, nil
 }
 
-// lookHere looks at the workers of this node, one look at a time.
-func (s *Steering) lookHere(ctx context.Context) (evidence.Node, error) {
+// lookHere looks at the workers of this node, one look at a time, with native by py-spy, too.
+func (s *Steering) lookHere(ctx context.Context, native bool) (evidence.Node, error) {
 	select {
 	case s.looking <- struct{}{}:
 		defer func() { <-s.looking }()
@@ -86,7 +88,7 @@ func (s *Steering) lookHere(ctx context.Context) (evidence.Node, error) {
 			list[i].Step = &r.Step
 		}
 	}
-	n := gather.Look(ctx, s.plan.Hostname, list)
+	n := gather.Look(ctx, s.plan.Hostname, list, gather.Options{Native: native})
 	if wants(&n) {
 		s.mu.Lock()
 		s.coresWished = time.Now()
@@ -111,20 +113,20 @@ func wants(seen *evidence.Node) bool {
 
 // lookWorld has all nodes of the round look at their workers at the same moment. An error says why nothing at all could
 // be looked at.
-func (s *Steering) lookWorld(ctx context.Context) (control.Looked, error) {
+func (s *Steering) lookWorld(ctx context.Context, native bool) (control.Looked, error) {
 	own := s.Status()
 	s.mu.Lock()
 	b, n := s.board, s.nextLook
 	s.mu.Unlock()
 	if own.Nodes <= 1 {
-		return served{s}.Look(ctx, control.Node)
+		return served{s}.Look(ctx, control.Node, native)
 	}
 	seen, names := make([]*evidence.Node, own.Nodes), make([]string, own.Nodes)
 	var failed error
 	var wg sync.WaitGroup
 	wg.Go(func() { names = s.nodeNames(ctx, own) })
 	here := func() *evidence.Node {
-		at, err := s.lookHere(ctx)
+		at, err := s.lookHere(ctx, native)
 		if err != nil {
 			failed, at = err, s.seesNothing(err)
 		}
@@ -136,7 +138,7 @@ func (s *Steering) lookWorld(ctx context.Context) (control.Looked, error) {
 	} else {
 		asked, cancel := context.WithTimeout(ctx, lookTime)
 		defer cancel()
-		text, err := json.Marshal(lookNote{b.groupRank})
+		text, err := json.Marshal(lookNote{b.groupRank, native})
 		if err == nil {
 			err = note(asked, b.Board, lookKey(n), text)
 		}
@@ -198,7 +200,7 @@ func (s *Steering) listenLooks(ctx context.Context, b roundBoard) {
 		if asked.GroupRank == b.groupRank {
 			continue // who asks looks
 		}
-		seen, err := s.lookHere(ctx)
+		seen, err := s.lookHere(ctx, asked.Native)
 		if err != nil {
 			seen = s.seesNothing(err)
 		}

@@ -298,6 +298,7 @@ func (t *torchrunJob) dlroverIdle() {
 	if conf, err := parseConf(v["rdzv_conf"].text); err == nil && conf["pend_timeout"] != "" && !t.master.Certain() {
 		t.warn("--rdzv-conf: pend_timeout has no effect: a node that is not needed waits until it is, or until the job ends")
 	}
+	t.timerHabits()
 	for _, name := range []string{"NCCL_SETTINGS", "MCCL_SETTINGS"} {
 		if t.env[name] != "" {
 			t.warn("%s has no effect: the processes of the network check have the workers' environment as it is", name)

@@ -76,6 +76,11 @@ func hangSettings() []setting {
 			},
 		},
 		{
+			flag: "hang-dir", arg: "DIR", group: groupExits, anywhere: true, use: use{watchesHangs},
+			help: "Keep the evidence of hangs in this directory, that of the newest five, and not under the log directory.",
+			set:  func(r *Request, text string) error { r.Job.Hang.Dir = text; return nil },
+		},
+		{
 			flag: "stacks", arg: "auto|on|off", def: "auto", group: groupExits, anywhere: true, use: use{byAgents},
 			help: "Have the workers' Python write the stacks of its threads when muster stacks or muster diagnose asks for them, by a sitecustomize at the end of PYTHONPATH that answers to signal 57. auto: with --hang-timeout. Without it the kernel's evidence is there alone.",
 			set: func(r *Request, text string) error {

@@ -32,7 +32,7 @@ var legal = map[string]string{
 	"numa-binding": "socket", "stdin": "inherit", "env": "A=1", "env-file": "env", "env-unset": "A", "env-mode": "inherit", "env-pass": "A",
 	"env-deny": "A", "python": "p", "venv": "v",
 	"conda": "c", "debug-mode": "true", "straggler-rule": "median", "box-pairs": "0:1,2:3", "on-node-fault": "x", "report": "d",
-	"on-hang": "dump,fail", "health-endpoint": "unix:s", "health-command": "x", "stacks": "on",
+	"on-hang": "dump,fail", "health-endpoint": "unix:s", "health-command": "x", "hang-dir": "d", "stacks": "on",
 	"restart-policy": "exit-code", "restart-scope": "node",
 	"retryable-exit-codes": "3", "fatal-exit-codes": "3", "backoff-limit": "3", "restart-limit": "3", "restart-backoff": "3:70s",
 	"success-policy": "rank0", "fail-policy": "all",

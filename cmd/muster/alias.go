@@ -47,7 +47,7 @@ NAME is one of: ` + strings.Join(aliasNames(), ", ") + `.`,
 				return errhint.Usagef("cannot use --force with --remove: a link is made, or taken away")
 			}
 			slices.Sort(args)
-			l.Argv0, l.Environ, l.Launcher = a.argv[0], a.environ, dialect.Named
+			l.Argv0, l.Environ, l.Launcher = a.argv[0], a.environ, namesLauncher
 			l.Tell = func(line string) { say(a.stdout, "%s\n", line) }
 			l.Warn = func(line string) { say(a.stderr, "muster: warning: %s\n", line) }
 			names := slices.Compact(args)
@@ -63,10 +63,14 @@ NAME is one of: ` + strings.Join(aliasNames(), ", ") + `.`,
 	return cmd
 }
 
+// namesLauncher reports whether muster runs as something else under a name.
+func namesLauncher(name string) bool { return dialect.Named(name) || slices.Contains(timerNames, name) }
+
 // aliasNames are the names of launchers that are commands: run says too little, and names with a dot belong to python
 // -m.
 func aliasNames() []string {
 	names := slices.DeleteFunc(dialect.Names(), func(n string) bool { return n == "run" || strings.Contains(n, ".") })
+	names = append(names, timerNames...)
 	slices.Sort(names)
 	return names
 }

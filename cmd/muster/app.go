@@ -52,7 +52,7 @@ func (a *app) run() int {
 
 func (a *app) execute() error {
 	args := a.argv[1:]
-	if name := filepath.Base(a.argv[0]); dialect.Named(name) {
+	if name := filepath.Base(a.argv[0]); namesLauncher(name) {
 		args = append([]string{name}, args...) // called through a link with a launcher's name
 	}
 	own, rest, err := dialect.ParseOwn(args)
@@ -66,6 +66,11 @@ func (a *app) execute() error {
 			"name a launcher behind it, such as run or torchrun")
 	case len(given) > 0 && !dialect.Named(rest[0]):
 		return errhint.Usagef("%s stands in front of %q, which is no launcher", strings.Join(given, " "), rest[0])
+	}
+	if len(rest) > 0 && rest[0] == timerLaunch {
+		if rest, err = a.timerLaunch(rest[1:]); err != nil {
+			return err
+		}
 	}
 	a.own = own
 	root := newRootCmd(a)

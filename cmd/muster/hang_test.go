@@ -19,18 +19,26 @@ import (
 	"muster/launch/evidence"
 )
 
-// hanging starts a job of PyTorch with so many ranks that hangs in a way, and waits until they have met.
-func hanging(t *testing.T, way string, ranks int, flags ...string) (j *testJob, ready string) {
+// hanging starts a job of PyTorch with so many ranks that hangs in ways, one after the other, and waits until the ranks
+// have met for the first.
+func hanging(t *testing.T, ways string, ranks int, flags ...string) (j *testJob, ready string) {
 	t.Helper()
 	python := testutil.Torch(t)
 	ready = filepath.Join(t.TempDir(), "ready")
-	args := append([]string{"run", "-n", fmt.Sprint(ranks), "--run-id", "hang-" + way, "--grace", "1s"}, flags...)
-	j = start(t, nil, append(args, "--", python, "testdata/hang.py", way, ready)...)
-	testutil.Eventually(t, time.Minute, "the ranks have met", func() bool {
-		_, err := os.Stat(ready)
+	name, _, _ := strings.Cut(ways, ",")
+	args := append([]string{"run", "-n", fmt.Sprint(ranks), "--run-id", "hang-" + name, "--grace", "1s"}, flags...)
+	j = start(t, nil, append(args, "--", python, "testdata/hang.py", ways, ready)...)
+	meets(t, ready, 0)
+	return j, ready
+}
+
+// meets waits until the ranks have met for a way.
+func meets(t *testing.T, ready string, number int) {
+	t.Helper()
+	testutil.Eventually(t, time.Minute, fmt.Sprintf("the ranks have met for way %d", number), func() bool {
+		_, err := os.Stat(fmt.Sprintf("%s.%d", ready, number))
 		return err == nil
 	})
-	return j, ready
 }
 
 // judged is what muster diagnose says, once it says that much; after a minute what it says then. Before, a process may
@@ -47,69 +55,6 @@ func judged(t *testing.T, j *testJob, kind diagnose.Kind, says []string) (v diag
 	}
 	t.Errorf("it does not hang by %s: %s", kind, v.Sentence)
 	return v
-}
-
-// TestDiagnose hangs jobs in many ways: each is explained by a sentence that names the odd rank and no other.
-func TestDiagnose(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		way  string
-		kind diagnose.Kind
-		says []string
-	}{
-		{
-			"sleep", diagnose.Sleeps,
-			[]string{"rank 1 has not come to all_reduce: it sleeps at hang.py:", "in never_comes (time.sleep(3600))"},
-		},
-		{"stopped", diagnose.Stopped, []string{"rank 1 has not come to all_reduce: it is stopped by a signal (process "}},
-		{"loop", diagnose.Runs, []string{"it computes at hang.py:", "in loops", "cannot be told from an endless loop"}},
-		{
-			"loader", diagnose.Loader,
-			[]string{"it waits for its data loader, whose worker process ", " sleeps at hang.py:", "in __getitem__"},
-		},
-		{"loader-stopped", diagnose.Loader, []string{"it waits for its data loader, whose worker process ", " is stopped by a signal"}},
-		{"file-lock", diagnose.Deadlock, []string{
-			"rank 1 waits for a lock on the file ", ".lock at hang.py:", "which rank 0 has",
-			"waits for the others in all_reduce",
-		}},
-		{
-			"deadlock", diagnose.Deadlock,
-			[]string{"it waits for a lock at hang.py:", "and another thread of it waits for one, too at hang.py:"},
-		},
-		{"gil", diagnose.Interpreter, []string{"it runs native code, called at hang.py:", "qsort", "does not give up Python's lock"}},
-		{
-			"other-collective", diagnose.Mismatch,
-			[]string{"different collectives: rank 1 in broadcast at hang.py:", "ranks 0/2 in all_reduce at hang.py:"},
-		},
-	} {
-		t.Run(c.way, func(t *testing.T) {
-			t.Parallel()
-			flags := []string{"--stacks", "on"}
-			if c.way != "loader" && c.way != "gil" { // workers that are forked answer as those do that are not
-				flags = append(flags, "--warm", "torch")
-			}
-			j, _ := hanging(t, c.way, 3, flags...)
-			v := judged(t, j, c.kind, c.says)
-			culprits, victims := []int{1}, []int{0, 2}
-			if c.way == "file-lock" {
-				culprits = []int{1, 0}
-			}
-			if !slices.Equal(v.Culprits, culprits) || !slices.Equal(v.Victims, victims) || len(v.Evidence) < 3 {
-				t.Errorf("%+v", v)
-			}
-			for _, s := range c.says {
-				if !strings.Contains(v.Sentence, s) {
-					t.Errorf("it does not say %q: %s", s, v.Sentence)
-				}
-			}
-			steering(t, j.runtimeDir, "stop", "--now").expect(t, 0)
-			got := j.wait()
-			got.expect(t, 143)
-			if strings.Contains(got.stderr, "no warm start") {
-				t.Errorf("%s", got.stderr)
-			}
-		})
-	}
 }
 
 // TestStacksOfHealthyJob looks at a job again and again: it ends with the result that it has without being looked at.
@@ -198,9 +143,20 @@ func TestHangRestarts(t *testing.T) {
 // TestHangFails hangs a job that nobody wants to go on: it fails with the status of a deadline, and says why.
 func TestHangFails(t *testing.T) {
 	t.Parallel()
-	j := start(t, nil, "run", "-n", "2", "--hang-timeout", "2s", "--on-hang", "fail", "--grace", "1s", "--", "python3", "-c",
-		"import time\nif True: time.sleep(3600)")
+	dir := t.TempDir()
+	j := start(t, nil, "run", "-n", "2", "--hang-timeout", "2s", "--on-hang", "fail", "--hang-dir", dir, "--grace", "1s", "--", "python3",
+		"-c", "import time\nif True: time.sleep(3600)")
 	j.wait().expect(t, 124, "no worker has shown a sign of life for", "ranks 0-1: each sleeps at <string>:2 in <module>")
+	muster(t, nil, timerViewer, "--path", t.TempDir()).expect(t, 2, "there is no evidence of a hang in ")
+	muster(t, nil, timerViewer, "--path", dir).expect(t, 0, "py_stack.svg", "cpp_stack.svg")
+	for name, want := range map[string]string{
+		"py_stack": "main_thread@0-1|;<module>@<string>:2@0-1| 2\n", "cpp_stack": "process_python3@0-1|;state_S@kernel@0-1|;",
+		"py_stack.svg": "merge stack in py", "cpp_stack.svg": "merge stack in cpp",
+	} {
+		if text, err := os.ReadFile(filepath.Join(dir, name)); err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("%s: %v\n%s", name, err, text)
+		}
+	}
 }
 
 // TestHangAuto hangs a job that has told its steps: no time-out was given, and a minute is enough.

@@ -32,7 +32,7 @@ func TestNodesHang(t *testing.T) {
 		j.start(host, "muster")
 	}
 	testutil.Eventually(t, time.Minute, "the ranks have met", func() bool {
-		_, err := os.Stat(ready)
+		_, err := os.Stat(ready + ".0")
 		return err == nil
 	})
 	ask := func(host int, args ...string) (string, error) {

@@ -45,7 +45,7 @@ for flame graphs read it, .pb.gz is for pprof, .txt the same text as is shown.
 			if err != nil {
 				return err
 			}
-			nodes, missing, err := ranks.Look(cmd.Context(), job, parts)
+			nodes, missing, err := ranks.Look(cmd.Context(), job, parts, native)
 			if err != nil {
 				return err
 			}
@@ -67,7 +67,7 @@ for flame graphs read it, .pb.gz is for pprof, .txt the same text as is shown.
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&native, "native", false, "what the kernel tells of all threads, too")
+	cmd.Flags().BoolVar(&native, "native", false, "what the kernel tells of all threads, too, and native frames where py-spy 0.4.x is there: it stops each Python process for some hundredths of a second")
 	cmd.Flags().StringVar(&out, "out", "", "write to this file, in the form that its name ends with")
 	cmd.ValidArgsFunction = a.completeJob
 	return cmd
@@ -97,7 +97,7 @@ the job was started with --stacks on or --hang-timeout (docs/hangs.md).
 			if err != nil {
 				return err
 			}
-			nodes, missing, err := ranks.Look(cmd.Context(), job, parts)
+			nodes, missing, err := ranks.Look(cmd.Context(), job, parts, false)
 			if err != nil {
 				return err
 			}

@@ -17,6 +17,10 @@ var stacks []byte
 const (
 	StacksSignal syscall.Signal = 57
 	StacksFile                  = "/memfd:muster-stacks-"
+	// FlightFile is what the name of the file in memory begins with that a process writes to what PyTorch's Flight
+	// Recorder knows, when a byte is written into its pipe: the process id follows, a dash, and the pipe's descriptor.
+	// What is written is a length of 8 bytes, the least first, and so many bytes: pickles, each behind its own length.
+	FlightFile = "/memfd:muster-flight-"
 )
 
 // InstallStacks writes what has Python answer to StacksSignal to dir, which it makes. dir then belongs on Python's

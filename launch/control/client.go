@@ -99,9 +99,9 @@ func (c *Client) Metrics(ctx context.Context, scope Scope) (text []byte, err err
 	return text, c.ask(ctx, http.MethodGet, pathMetrics+"?scope="+string(scope), nil, &text)
 }
 
-// Evidence asks what the processes of the workers do.
-func (c *Client) Evidence(ctx context.Context, scope Scope) (l Looked, err error) {
-	return l, c.ask(ctx, http.MethodGet, pathEvidence+"?scope="+string(scope), nil, &l)
+// Evidence asks what the processes of the workers do, with native by py-spy, too.
+func (c *Client) Evidence(ctx context.Context, scope Scope, native bool) (l Looked, err error) {
+	return l, c.ask(ctx, http.MethodGet, evidencePath(scope, native), nil, &l)
 }
 
 // Do asks for a change; who asks is known to who answers. It returns a sentence about what follows.

@@ -186,12 +186,17 @@ func (d farDoor) Addr() net.Addr { return &net.UnixAddr{Name: "relay", Net: "uni
 
 // handleFar answers other musters.
 func (s *Server) handleFar(w http.ResponseWriter, r *http.Request) {
-	if !isStream(r) {
+	look := r.URL.Path == pathEvidence && r.Method == http.MethodGet
+	if !isStream(r) && !look {
 		s.refuse(w, wrong(http.StatusNotFound, "another muster is not answered %s %q", r.Method, r.URL.Path))
 		return
 	}
 	if _, passed, err := passedOn(r); err != nil || !passed {
 		s.refuse(w, wrong(http.StatusBadRequest, "%s does not say who asks", byHeader))
+		return
+	}
+	if look {
+		s.handle(w, r)
 		return
 	}
 	s.stream(w, r)

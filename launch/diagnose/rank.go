@@ -3,6 +3,7 @@ package diagnose
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"muster/launch/evidence"
@@ -25,6 +26,10 @@ const (
 	Sleeps      Kind = "sleep"         // it sleeps
 	Child       Kind = "child-process" // a process that it has started
 	Input       Kind = "input"         // a file, a pipe or a connection
+	Full        Kind = "no-space"      // a file system without space
+	Memory      Kind = "memory"        // memory that is read from a disk again and again
+	Starved     Kind = "no-core"       // the machine, or a limit, gives it no core
+	Garbage     Kind = "garbage"       // Python collects garbage
 	Runs        Kind = "runs"          // it computes, or is in an endless loop
 	Collective  Kind = "collective"    // it waits for the others
 	Mismatch    Kind = "mismatch"      // other ranks are in another collective
@@ -37,6 +42,12 @@ const (
 const (
 	busy = 0.5
 	idle = 0.1
+	// thrashes is how many times in a second a process waits for its own memory that hardly does anything else (computing); throttledMuch the
+	// share of the time from which on a limit keeps it; starves the share of what it wants that is as good as nothing.
+	thrashes      = 50
+	computing     = 0.9
+	throttledMuch = 0.6
+	starves       = 0.03
 )
 
 // activity is what one rank does.
@@ -49,6 +60,8 @@ type activity struct {
 	does string
 	// call and at are the collective that it waits in, and where.
 	call, at string
+	// in is the call of the recorder that it waits in, nil where that is not known.
+	in *evidence.Collective
 	// holder is the process that has the lock which it waits for.
 	holder int
 	shows  []string
@@ -56,7 +69,8 @@ type activity struct {
 
 // severity orders what explains most: what no program does by intent comes first.
 var severity = []Kind{
-	Ended, Stopped, Blocked, Loader, Deadlock, FileLock, Interpreter, Link, Mismatch, Lock, Child, Sleeps, Input, Runs, Unknown,
+	Ended, Stopped, Memory, Blocked, Starved, Full, Loader, Deadlock, FileLock, Interpreter, Link, Mismatch, Garbage, Lock, Child, Sleeps,
+	Input, Runs, Unknown,
 }
 
 // look says what a rank does.
@@ -68,15 +82,28 @@ func look(r *evidence.Rank) activity {
 		return a
 	}
 	a.kind, a.does, a.call, a.at = doing(main)
+	if a.kind == Collective {
+		a.in = pending(main)
+	}
 	if a.kind == FileLock {
 		a.holder = main.Locks[0].Holder
 	}
 	a.shows = shows(r.Rank, main)
-	if a.kind != Collective && a.kind != Stopped && loads(main) {
+	switch {
+	case a.kind == Collective || a.kind == Stopped || a.kind == Starved || a.kind == Memory:
+	case loads(main):
 		a.kind = Loader
 		var more []string
 		a.does, more = loader(r, main)
 		a.shows = append(a.shows, more...)
+	case a.kind == Input || a.kind == Lock || a.kind == Child || a.kind == Blocked:
+		if text, more := children(r, main); text != "" {
+			a.does += text
+			a.shows = append(a.shows, more...)
+			if strings.Contains(text, "has died") && pool(main) {
+				a.kind = Loader
+			}
+		}
 	}
 	return a
 }
@@ -100,6 +127,10 @@ func doing(p *evidence.Process) (kind Kind, does, call, at string) {
 	if where != "" {
 		in = " " + where
 	}
+	if p.Faults >= thrashes && p.CPU < computing && collective(p) == "" {
+		return Memory, fmt.Sprintf("waits for pages of its memory, which are read from a disk (%.0f in a second)%s: the machine swaps, a limit "+
+			"of memory is too low, or it reads a file that it has mapped", p.Faults, in), "", ""
+	}
 	if p.Steady && p.State == "D" {
 		what := ""
 		if main.Wchan != "" {
@@ -114,27 +145,48 @@ func doing(p *evidence.Process) (kind Kind, does, call, at string) {
 	if len(p.Locks) > 0 {
 		return FileLock, "waits for a lock on the file " + p.Locks[0].File + in, "", ""
 	}
+	kind, does = acts(p, main, own, in)
+	if len(p.Full) > 0 && kind != Interpreter && kind != Garbage {
+		kind, does = Full, does+"; the file system of "+p.Full[0]+", which it uses, has no space left"
+	}
+	return kind, does, "", ""
+}
+
+// acts says what a process does that is neither stopped nor in a collective.
+func acts(p *evidence.Process, main evidence.Thread, own *evidence.Frame, in string) (kind Kind, does string) {
 	switch {
-	case main.Wants >= busy && p.Wants-main.Wants <= idle && starved(p):
+	case p.Throttled >= throttledMuch && p.CPU < busy:
+		return Starved, fmt.Sprintf("is throttled: a limit of its control group kept it from every core for %.0f %% of the time%s",
+			100*p.Throttled, wouldBe(in))
+	case main.Wants >= busy && main.CPU < main.Wants*starves:
+		return Starved, fmt.Sprintf("gets no core (%.0f %% of one): the machine has too much to do, or it has a low priority%s",
+			100*main.CPU, wouldBe(in))
+	case len(p.Stacks) > 0 && slices.ContainsFunc(p.Stacks, func(s evidence.Stack) bool { return s.Collecting }):
+		return Garbage, "collects Python's garbage" + in
+	case main.Wants >= busy && starved(p):
 		return Interpreter, "runs native code" + called(in) +
-			", which does not give up Python's lock: its other Python threads wait for that", "", ""
+			", which does not give up Python's lock: its other Python threads wait for that"
 	case main.Wants >= busy || p.Wants >= busy && own == nil:
-		return Runs, "computes" + in, "", ""
+		return Runs, "computes" + in
+	case sleeps(main, own) && own != nil && own.Loop != "":
+		return Sleeps, "sleeps" + in + ", again and again (" + own.Loop + ")"
 	case sleeps(main, own):
-		return Sleeps, "sleeps" + in, "", ""
+		return Sleeps, "sleeps" + in
 	case main.Syscall == "futex" && own != nil && locked(p):
-		return Deadlock, "waits for a lock" + in + ", and another thread of it waits for one, too" + other(p), "", ""
+		return Deadlock, "waits for a lock" + in + ", and another thread of it waits for one, too" + other(p)
 	case main.Syscall == "futex" && own != nil:
-		return Lock, "waits for a lock or for another thread" + in, "", ""
+		return Lock, "waits for a lock or for another thread" + in
 	case main.Syscall == "wait4" || main.Syscall == "waitid":
-		return Child, "waits for a process that it has started" + in, "", ""
+		return Child, "waits for a process that it has started" + in
 	case strings.HasPrefix(main.Syscall, "read") || strings.HasPrefix(main.Syscall, "recv") || strings.Contains(main.Syscall, "poll") ||
 		strings.Contains(main.Syscall, "select"):
-		return Input, "waits for input" + in + inCall(main), "", ""
+		return Input, "waits for input" + in + inCall(main)
+	case strings.HasPrefix(main.Syscall, "open") && p.CPU <= idle:
+		return Input, "waits for a file to be opened" + in + inCall(main)
 	case own != nil:
-		return Unknown, "is" + in + inCall(main), "", ""
+		return Unknown, "is" + in + inCall(main)
 	}
-	return Unknown, fmt.Sprintf("waits somewhere that cannot be seen (process %d%s; %s)", p.PID, inCall(main), p.NoStacks), "", ""
+	return Unknown, fmt.Sprintf("waits somewhere that cannot be seen (process %d%s; %s)", p.PID, inCall(main), p.NoStacks)
 }
 
 // mainThread is the thread that a process began with.
@@ -149,6 +201,8 @@ func mainThread(p *evidence.Process) evidence.Thread {
 
 func inCall(t evidence.Thread) string {
 	switch {
+	case t.Syscall != "" && t.Target != "":
+		return ", in " + t.Syscall + " of " + t.Target
 	case t.Syscall != "":
 		return ", in " + t.Syscall
 	case t.Wchan != "":
@@ -204,17 +258,27 @@ func collective(p *evidence.Process) string {
 	return ""
 }
 
-// starved reports whether threads of a process wait for Python's lock: they look for it every 5 ms, and do nothing.
+// starved reports whether threads of a process wait for Python's lock while the main one computes: they look for it
+// every 5 ms, less often on a machine with too much to do, and do nothing.
 func starved(p *evidence.Process) bool {
-	if len(p.Stacks) < 2 {
+	main := mainThread(p)
+	if others := p.CPU - main.CPU; others > idle || others > main.CPU/2 {
 		return false
 	}
-	for _, t := range p.Threads {
-		if t.TID != p.PID && t.Syscall == "futex" && t.Waits >= 50 && t.Waits <= 400 && t.CPU <= idle {
-			return true
-		}
+	// A thread that waits for something else for a short time does as much: its frame says so.
+	if len(p.Stacks) < 2 || !slices.ContainsFunc(p.Stacks[1:], func(s evidence.Stack) bool {
+		at := len(s.Frames) - 1
+		return at >= 0 && !slices.Contains([]string{"threading.py", "queue.py", "selectors.py", "socket.py"}, path.Base(s.Frames[at].File))
+	}) {
+		return false
 	}
-	return false
+	least, loaded := 50.0, main.Wants > 1.5*main.CPU
+	if loaded {
+		least = max(least*main.CPU/main.Wants, 3)
+	}
+	return slices.ContainsFunc(p.Threads, func(t evidence.Thread) bool {
+		return t.TID != p.PID && (t.Syscall == "futex" || loaded && t.State == "R") && t.Waits >= least && t.Waits <= 400 && t.CPU <= idle
+	})
 }
 
 func sleeps(main evidence.Thread, own *evidence.Frame) bool {
@@ -242,52 +306,6 @@ func other(p *evidence.Process) string {
 	return ""
 }
 
-// loads reports whether a process waits for a worker of its data loader.
-func loads(p *evidence.Process) bool {
-	if len(p.Stacks) == 0 || p.Wants >= busy {
-		return false
-	}
-	for _, f := range p.Stacks[0].Frames {
-		if strings.HasSuffix(f.File, "/torch/utils/data/dataloader.py") && strings.HasPrefix(f.Func, "_try_get_data") {
-			return true
-		}
-	}
-	return false
-}
-
-// loader says what the workers of a rank's data loader do.
-func loader(r *evidence.Rank, main *evidence.Process) (does string, shown []string) {
-	var worst *evidence.Process
-	how, best := "", len(severity)
-	for i := range r.Processes {
-		p := &r.Processes[i]
-		if p.PPID != main.PID || strings.Contains(p.Name, "resource_track") {
-			continue
-		}
-		kind, text := Ended, "has died"
-		if p.State != "Z" && p.State != "X" {
-			kind, text, _, _ = doing(p)
-			shown = append(shown, shows(r.Rank, p)...)
-		} else {
-			shown = append(shown, fmt.Sprintf("rank %d: process %d (%s): state %s", r.Rank, p.PID, p.Name, p.State))
-		}
-		if strings.Contains(text, "waits for input") { // for work
-			continue
-		}
-		for n, k := range severity {
-			if k == kind && n < best {
-				worst, how, best = p, text, n
-			}
-		}
-	}
-	const waits = "waits for its data loader, "
-	if worst == nil {
-		return waits + "none of whose workers is at work", shown
-	}
-	how = strings.Replace(how, fmt.Sprintf("process %d, ", worst.PID), "", 1)
-	return fmt.Sprintf("%swhose worker process %d %s", waits, worst.PID, how), shown
-}
-
 // shows are the lines of evidence of a process.
 func shows(rank int, p *evidence.Process) []string {
 	t := mainThread(p)
@@ -297,6 +315,9 @@ func shows(rank int, p *evidence.Process) []string {
 	}
 	if t.Syscall != "" {
 		text += ", syscall " + t.Syscall
+	}
+	if t.Target != "" {
+		text += " of " + t.Target
 	}
 	if t.Wchan != "" {
 		text += ", wchan " + t.Wchan
@@ -313,6 +334,16 @@ func shows(rank int, p *evidence.Process) []string {
 	if len(p.Stacks) == 0 && p.NoStacks != "" {
 		lines = append(lines, fmt.Sprintf("rank %d: process %d: no Python stacks: %s", rank, p.PID, p.NoStacks))
 	}
+	if c := pending(p); c != nil {
+		lines = append(lines, fmt.Sprintf("rank %d: process %d: by the Flight Recorder it is in %s", rank, p.PID, c))
+	}
+	for _, name := range p.Full {
+		lines = append(lines, fmt.Sprintf("rank %d: process %d: no space is left on the file system of %s", rank, p.PID, name))
+	}
+	if p.Throttled > 0 || p.Faults > 1 {
+		lines = append(lines, fmt.Sprintf("rank %d: process %d: throttled for %.0f %% of the time, %.0f major page faults in a second", rank,
+			p.PID, 100*p.Throttled, p.Faults))
+	}
 	for _, l := range p.Locks {
 		text := fmt.Sprintf("rank %d: process %d: waits for the lock on %s", rank, p.PID, l.File)
 		if l.Holder > 0 {
@@ -327,4 +358,12 @@ func shows(rank int, p *evidence.Process) []string {
 		}
 	}
 	return lines
+}
+
+// wouldBe is where a process is that gets no core.
+func wouldBe(in string) string {
+	if in == "" {
+		return ""
+	}
+	return "; it is" + in
 }

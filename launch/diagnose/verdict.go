@@ -122,12 +122,23 @@ func worst(all []activity) []activity {
 
 // among judges ranks all of which wait in a collective.
 func among(all []activity) Verdict {
-	groups := map[string][]activity{}
-	for _, a := range all {
-		groups[a.call] = append(groups[a.call], a)
+	told, explains := recorded(all)
+	if explains && told.Kind == Mismatch {
+		return told
 	}
-	if len(groups) > 1 {
-		return mismatch(groups)
+	by := map[string][]activity{}
+	for _, a := range all {
+		by[a.call] = append(by[a.call], a)
+	}
+	if len(by) > 1 && !explains {
+		var groups [][]activity
+		for _, g := range by {
+			groups = append(groups, g)
+		}
+		slices.SortFunc(groups, func(a, b []activity) int {
+			return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a[0].rank.Rank, b[0].rank.Rank))
+		})
+		return mismatch(groups, func(a activity) string { return a.call })
 	}
 	v := Verdict{Kind: Unknown, Victims: ranks(all)}
 	where := "in " + all[0].call
@@ -142,6 +153,14 @@ func among(all []activity) Verdict {
 		v.Kind, v.Culprits = Link, ranks(ends)
 		v.Sentence = fmt.Sprintf("the connection between %s and %s does not get through (%s), and all ranks wait %s", named(ends[:1]),
 			named(ends[1:]), text, where)
+		return v
+	}
+	if explains {
+		return told
+	}
+	if c := all[0].in; c != nil && !slices.ContainsFunc(all, func(a activity) bool { return a.in == nil || !a.in.Same(c) }) {
+		v.Sentence = fmt.Sprintf("all ranks seen (%s) are %s, each in %s: whether they are about to finish it or have lost a connection cannot be "+
+			"told by one look", fold(v.Victims), where, c)
 		return v
 	}
 	v.Sentence = fmt.Sprintf("all ranks seen (%s) are %s: whether they are about to finish it, disagree about sizes, or have lost a connection "+
@@ -170,23 +189,16 @@ func distinct(all []activity) (places []string) {
 	return places
 }
 
-// mismatch judges ranks that are in several collectives.
-func mismatch(groups map[string][]activity) Verdict {
-	var order [][]activity
-	for _, g := range groups {
-		order = append(order, g)
-	}
-	slices.SortFunc(order, func(a, b []activity) int {
-		return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a[0].rank.Rank, b[0].rank.Rank))
-	})
+// mismatch judges ranks that are in several collectives, the fewest first.
+func mismatch(order [][]activity, call func(activity) string) Verdict {
 	v := Verdict{Kind: Mismatch}
 	var parts []string
 	most := len(order[len(order)-1])
 	tie := len(order[0]) == most
 	for _, g := range order {
-		part := fmt.Sprintf("%s in %s", names(ranks(g)), g[0].call)
+		part := fmt.Sprintf("%s in %s", names(ranks(g)), call(g[0]))
 		if len(g) < most {
-			part = fmt.Sprintf("%s in %s", named(g), g[0].call)
+			part = fmt.Sprintf("%s in %s", named(g), call(g[0]))
 		}
 		if g[0].at != "" {
 			part += " " + g[0].at

@@ -52,19 +52,31 @@ type Process struct {
 	Stacks   []Stack  `json:"stacks,omitempty"`
 	NoStacks string   `json:"noStacks,omitempty"`
 	Sockets  []Socket `json:"sockets,omitempty"`
+	// Native are stacks of its threads with their native frames, as py-spy sees them.
+	Native []Stack `json:"native,omitempty"`
+	// Calls are its last collectives, as PyTorch's Flight Recorder has them, in their order.
+	Calls []Collective `json:"calls,omitempty"`
+	// Faults is how often in a second it waited for memory that had to be read from a disk. Throttled is the share of
+	// the time for which a limit of its control group kept it from every core.
+	Faults    float64 `json:"faults,omitempty"`
+	Throttled float64 `json:"throttled,omitempty"`
+	// Full are files that it has open to write, and directories that it uses, on file systems without space.
+	Full []string `json:"full,omitempty"`
 	// Locks are locks on files that it waits for.
 	Locks []FileLock `json:"locks,omitempty"`
 }
 
 // Thread is a thread as the kernel sees it.
 type Thread struct {
-	TID     int     `json:"tid"`
-	Name    string  `json:"name"`
-	State   string  `json:"state"`
-	Wchan   string  `json:"wchan,omitempty"`
-	Syscall string  `json:"syscall,omitempty"`
-	CPU     float64 `json:"cpu"`
-	Wants   float64 `json:"wants"`
+	TID     int    `json:"tid"`
+	Name    string `json:"name"`
+	State   string `json:"state"`
+	Wchan   string `json:"wchan,omitempty"`
+	Syscall string `json:"syscall,omitempty"`
+	// Target is what the system call is about, where that could be told: a file, a pipe, a process.
+	Target string  `json:"target,omitempty"`
+	CPU    float64 `json:"cpu"`
+	Wants  float64 `json:"wants"`
 	// Waits is how often in a second it began to wait.
 	Waits float64 `json:"waits"`
 	// Kernel is its stack in the kernel, the innermost function first.
@@ -75,16 +87,20 @@ type Thread struct {
 type Stack struct {
 	Thread string `json:"thread"`
 	// GIL says that the thread holds the interpreter's lock, where that is known.
-	GIL    bool    `json:"gil,omitempty"`
-	Frames []Frame `json:"frames"`
+	GIL bool `json:"gil,omitempty"`
+	// Collecting says that the interpreter collects garbage in the thread.
+	Collecting bool    `json:"collecting,omitempty"`
+	Frames     []Frame `json:"frames"`
 }
 
-// Frame is a call. Text is the line of the source, where it could be read.
+// Frame is a call. Text is the line of the source, where it could be read; where that sleeps, Loop is the head of the
+// loop around it.
 type Frame struct {
 	Func string `json:"func"`
 	File string `json:"file"`
 	Line int    `json:"line"`
 	Text string `json:"text,omitempty"`
+	Loop string `json:"loop,omitempty"`
 }
 
 // Socket is a TCP connection. Send and Receive are bytes in its queues; Retransmits counts attempts to send the oldest

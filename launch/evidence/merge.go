@@ -41,25 +41,85 @@ type Group struct {
 }
 
 // Merge folds equal stacks of all ranks. The smallest group is the first: it is the odd one. With native the kernel's
-// evidence of threads without Python stacks is a stack, too.
+// evidence of threads without Python stacks, and native stacks where there are some, are stacks, too.
 func Merge(nodes []Node, native bool) []Group {
-	index, groups := map[string]int{}, []Group(nil)
-	add := func(rank int, thread string, frames []Frame) {
-		var key strings.Builder
-		key.WriteString(thread)
-		for _, f := range frames {
-			fmt.Fprintf(&key, "\x00%s\x00%s\x00%d", f.Func, f.File, f.Line)
+	return merge(nodes, func(m *merging, rank int, p *Process, whose string) {
+		m.python(rank, p, whose)
+		if len(p.Stacks) == 0 || native {
+			m.add(rank, "process "+p.Name, kernelFrames(p))
 		}
-		i, known := index[key.String()]
-		if !known {
-			i = len(groups)
-			index[key.String()] = i
-			groups = append(groups, Group{Thread: thread, Frames: frames})
+		if native {
+			m.native(rank, p, whose)
 		}
-		if g := &groups[i]; !slices.Contains(g.Ranks, rank) {
-			g.Ranks = append(g.Ranks, rank)
+	})
+}
+
+// MergePython folds Python's stacks alone, MergeNative all else.
+func MergePython(nodes []Node) []Group { return merge(nodes, (*merging).python) }
+
+// MergeNative folds native stacks, and what the kernel tells.
+func MergeNative(nodes []Node) []Group {
+	return merge(nodes, func(m *merging, rank int, p *Process, whose string) {
+		m.add(rank, "process "+p.Name, kernelFrames(p))
+		m.native(rank, p, whose)
+	})
+}
+
+// merging are groups by their threads and frames.
+type merging struct {
+	index  map[string]int
+	groups []Group
+	had    map[int]int // the last rank that is in a group
+}
+
+func (m *merging) add(rank int, thread string, frames []Frame) {
+	key := make([]byte, 0, 64+48*len(frames))
+	key = append(key, thread...)
+	for _, f := range frames {
+		key = append(append(append(append(key, 0), f.Func...), 0), f.File...)
+		key = strconv.AppendInt(append(key, 0), int64(f.Line), 10)
+	}
+	i, known := m.index[string(key)]
+	if !known {
+		i = len(m.groups)
+		m.index[string(key)] = i
+		m.groups = append(m.groups, Group{Thread: thread, Frames: frames})
+	}
+	if last, has := m.had[i]; !has || last != rank { // all stacks of a rank come one after the other
+		m.groups[i].Ranks = append(m.groups[i].Ranks, rank)
+		m.had[i] = rank
+	}
+}
+
+// python adds the Python stacks of a process.
+func (m *merging) python(rank int, p *Process, whose string) {
+	for i, s := range p.Stacks {
+		thread := "main thread"
+		if i > 0 {
+			thread = "thread"
+		}
+		m.add(rank, thread+whose, s.Frames)
+	}
+}
+
+// native adds the native stacks of a process, or what the kernel tells of its threads but the main one.
+func (m *merging) native(rank int, p *Process, whose string) {
+	for i, s := range p.Native {
+		thread := "main thread with native frames"
+		if i > 0 {
+			thread = "thread with native frames"
+		}
+		m.add(rank, thread+whose, s.Frames)
+	}
+	for _, t := range p.Threads {
+		if t.TID != p.PID {
+			m.add(rank, "native thread "+t.Name+whose, threadFrames(t))
 		}
 	}
+}
+
+func merge(nodes []Node, of func(m *merging, rank int, p *Process, whose string)) []Group {
+	m := &merging{index: map[string]int{}, had: map[int]int{}}
 	for _, n := range nodes {
 		for _, r := range n.Ranks {
 			for i := range r.Processes {
@@ -68,37 +128,24 @@ func Merge(nodes []Node, native bool) []Group {
 				if i > 0 {
 					whose = " of a process " + p.Name
 				}
-				for j, s := range p.Stacks {
-					thread := "main thread"
-					if j > 0 {
-						thread = "thread"
-					}
-					add(r.Rank, thread+whose, s.Frames)
-				}
-				if len(p.Stacks) == 0 || native {
-					add(r.Rank, "process "+p.Name, kernelFrames(p))
-				}
-				for _, t := range p.Threads {
-					if native && t.TID != p.PID {
-						add(r.Rank, "native thread "+t.Name+whose, threadFrames(t))
-					}
-				}
+				of(m, r.Rank, p, whose)
 			}
 		}
 	}
-	for i := range groups {
-		slices.Sort(groups[i].Ranks)
+	for i := range m.groups {
+		slices.Sort(m.groups[i].Ranks)
+		m.groups[i].Ranks = slices.Compact(m.groups[i].Ranks)
 	}
-	slices.SortStableFunc(groups, func(a, b Group) int {
+	slices.SortStableFunc(m.groups, func(a, b Group) int {
 		main := func(g Group) int {
-			if g.Thread == "main thread" {
+			if strings.HasPrefix(g.Thread, "main thread") && !strings.Contains(g.Thread, " of a process ") {
 				return 0
 			}
 			return 1
 		}
 		return cmp.Or(cmp.Compare(main(a), main(b)), cmp.Compare(len(a.Ranks), len(b.Ranks)), cmp.Compare(a.Ranks[0], b.Ranks[0]))
 	})
-	return groups
+	return m.groups
 }
 
 // kernelFrames are what the kernel tells of the main thread of a process.

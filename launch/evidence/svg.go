@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"html"
 	"io"
+	"path"
 	"strings"
 	"unicode/utf8"
 
@@ -61,6 +62,11 @@ func draw(b *strings.Builder, root, at *Branch, x, width float64, y int) {
 	if at != root {
 		label = at.label(root.Ranks)
 		name = label
+		if function, source, is := strings.Cut(at.Name, "@"); is { // what tells frames apart is seen in a narrow one, too
+			name = function + " " + path.Base(source) + " [" + Fold(at.Ranks) + "]"
+		} else {
+			name += " [" + Fold(at.Ranks) + "]"
+		}
 	} else {
 		name += " ranks: " + Fold(at.Ranks)
 	}

@@ -52,6 +52,8 @@ type frontConfig struct {
 	Look func(ctx context.Context)
 	// Reach says how the muster is asked that runs ranks; nil: no other muster can be asked.
 	Reach func(ranks []int) (*control.Far, error)
+	// Evidence has all nodes look at their workers, with native by py-spy, too; nil: no node can be asked.
+	Evidence func(ctx context.Context, native bool) (control.Looked, error)
 	// View is where the job can be seen beside the socket.
 	View *launch.View
 	// Guard has a directory removed where the launcher is killed.
@@ -125,6 +127,7 @@ func (s *drivenStatus) now(context.Context) (report.Status, bool) {
 var (
 	_ control.Served  = (*front)(nil)
 	_ control.Reacher = (*front)(nil)
+	_ control.Looker  = (*front)(nil)
 )
 
 // Status implements control.Served.
@@ -172,6 +175,15 @@ func (f *front) Reach(ctx context.Context, ranks []int) (*control.Far, error) {
 		return nil, err
 	}
 	return f.config.Reach(ranks)
+}
+
+// Look implements control.Looker. The launcher has no workers of its own: whatever is asked for, all nodes are asked.
+func (f *front) Look(ctx context.Context, _ control.Scope, native bool) (control.Looked, error) {
+	if f.config.Evidence == nil {
+		return control.Looked{},
+			errhint.With(errhint.Usagef("this muster runs no workers itself"), "ask those that it has started: muster ps --all")
+	}
+	return f.config.Evidence(ctx, native)
 }
 
 // Events implements control.Served.

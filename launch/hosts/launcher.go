@@ -141,7 +141,7 @@ func (l *launcher) run(ctx context.Context) (err error) {
 	defer l.told.close()
 	defer openFront(frontConfig{ //nolint:contextcheck // its end bounds itself
 		RunID: job.RunID, Name: job.Command.Name, Role: control.Launcher, Environ: l.config.Environ, Grace: job.Stop.Grace, Interrupts: in,
-		Status: l.told.now, Events: &l.told.events, Ask: l.ask, Reach: l.reachRanks, Guard: l.tree.RemoveOnDeath, View: view, Log: log,
+		Status: l.told.now, Events: &l.told.events, Ask: l.ask, Reach: l.reachRanks, Evidence: l.look, Guard: l.tree.RemoveOnDeath, View: view, Log: log,
 		Look: func(ctx context.Context) {
 			if _, err := l.fleet.Ask(ctx, Ask{Look: true}); err != nil {
 				log.Debug().Err(err).Msg("the nodes do not hear that somebody looks at the job")

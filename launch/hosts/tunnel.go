@@ -1,11 +1,13 @@
 package hosts
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -261,6 +263,32 @@ func (f *Fleet) reachMuster(machine int, from string) (*control.Far, error) {
 	return &control.Far{Node: n.Name, From: from, Dial: func(context.Context) (net.Conn, error) { return s.tunnels.dial() }}, nil
 }
 
+// look has all nodes look at their workers at the same moment. An error says why nothing at all could be looked at.
+func (f *Fleet) look(ctx context.Context, from string, native bool) (all control.Looked, err error) {
+	seen, errs := make([]control.Looked, len(f.nodes)), make([]error, len(f.nodes))
+	var wg sync.WaitGroup
+	for i := range f.nodes {
+		wg.Go(func() {
+			far, err := f.reachMuster(i, from)
+			if err == nil {
+				seen[i], err = far.Evidence(ctx, native, control.Peer{UID: os.Getuid(), PID: os.Getpid()})
+			}
+			errs[i] = err
+		})
+	}
+	wg.Wait()
+	for i, n := range f.nodes {
+		all.Nodes = append(all.Nodes, seen[i].Nodes...)
+		if errs[i] != nil {
+			all.Missing = append(all.Missing, n.Name)
+		}
+	}
+	if len(all.Nodes) == 0 {
+		return all, cmp.Or(errs...) // what the others say is much the same
+	}
+	return all, nil
+}
+
 // reachRanks says how the muster is asked that runs ranks.
 func (l *launcher) reachRanks(ranks []int) (*control.Far, error) {
 	machine, err := l.told.nodeOf(ranks)
@@ -268,6 +296,11 @@ func (l *launcher) reachRanks(ranks []int) (*control.Far, error) {
 		return nil, err
 	}
 	return l.fleet.reachMuster(machine, "the launcher on "+l.config.Hostname)
+}
+
+// look has all nodes look at their workers.
+func (l *launcher) look(ctx context.Context, native bool) (control.Looked, error) {
+	return l.fleet.look(ctx, "the launcher on "+l.config.Hostname, native)
 }
 
 // nodeOf is the machine that runs ranks.

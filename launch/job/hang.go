@@ -12,6 +12,8 @@ type HangRules struct {
 	// where it does not: there is no such node, or the job cannot do without it.
 	Exclude bool
 	Action  HangAction
+	// Dir is where the evidence of hangs is kept, empty: under the log directory.
+	Dir string
 	// Stacks says whether Python workers write their stacks when muster asks.
 	Stacks StacksMode
 }

@@ -31,8 +31,15 @@ type Worker struct {
 	Step      *int64
 }
 
+// Options say what is looked at beyond what costs the processes nothing.
+type Options struct {
+	// Native has py-spy, where it is there, stop each Python process for some hundredths of a second and read its native
+	// frames. Without it py-spy reads, and stops nobody, where Python has not answered itself.
+	Native bool
+}
+
 // Look looks at the workers of a node.
-func Look(ctx context.Context, node string, workers []Worker) evidence.Node {
+func Look(ctx context.Context, node string, workers []Worker, o Options) evidence.Node {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, Limit)
 	defer cancel()
@@ -76,10 +83,16 @@ func Look(ctx context.Context, node string, workers []Worker) evidence.Node {
 	each(looked, (*look).last)
 	tables := readSockets(looked)
 	locks := readLocks()
+	pipes := pipesOf(looked)
 	each(looked, func(l *look) {
 		l.stacks(ctx)
+		l.flight(ctx)
+		l.spy(ctx, o.Native)
+		l.sources(ctx)
+		l.target(ctx, pipes)
+		l.findFull(ctx)
 		l.to.Sockets = tables.of(l)
-		l.to.Locks = locks[l.PID]
+		l.to.Locks = locks.of(ctx, l.PID)
 		l.close()
 	})
 	n.Seconds = time.Since(began).Seconds()

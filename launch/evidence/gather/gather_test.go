@@ -68,7 +68,7 @@ first()
 	workers = append(workers, Worker{Rank: 5, PID: 1 << 22})
 	var n evidence.Node
 	for range 10 {
-		if n = Look(t.Context(), "here", workers); len(n.Ranks) != 6 || len(n.Notes) != 0 {
+		if n = Look(t.Context(), "here", workers, Options{}); len(n.Ranks) != 6 || len(n.Notes) != 0 {
 			t.Fatalf("%+v", n)
 		}
 		main := n.Ranks[0].Main()
@@ -126,6 +126,10 @@ Current thread 0x02 (most recent call first):
 		strings.Repeat("Thread 1 (most recent call first):\n", 10),
 	} {
 		Parse(text)
+	}
+	if s := Parse("Current thread 1 (most recent call first):\n  Garbage-collecting\n  File \"t.py\", line 3 in f\n"); len(s) != 1 ||
+		!s[0].Collecting || len(s[0].Frames) != 1 {
+		t.Errorf("%+v", s)
 	}
 }
 

@@ -20,11 +20,22 @@ type look struct {
 	// memory is what its Python writes stacks to, nil where it does not; asked says that it was asked to.
 	memory *os.File
 	asked  bool
+	// recorder is what it writes its last collectives to, pipe the number of the descriptor by which it is asked for
+	// them; told says that it was asked.
+	recorder *os.File
+	pipe     string
+	told     bool
+	// files are the descriptors of its files, pipes the names of its pipes by their descriptors.
+	files []string
+	pipes map[string]string
 	// inodes are those of its sockets.
 	inodes []uint64
 	// threads are what they had done when they were seen first, at the moment at.
 	at      time.Time
 	threads map[int]counted
+	// faults and throttled are counters at that moment.
+	faults    uint64
+	throttled nanoseconds
 }
 
 type counted struct {
@@ -44,7 +55,10 @@ func (l *look) prepare() {
 	}
 	defer func() { _ = dir.Close() }()
 	names, _ := dir.Readdirnames(mostFiles)
-	memory, own := "", python.StacksFile+l.ownPID()+" (deleted)"
+	pid := l.ownPID()
+	memory, own := "", python.StacksFile+pid+" (deleted)"
+	recorder := ""
+	l.pipes = map[string]string{}
 	for _, name := range names {
 		link, err := os.Readlink(l.path("fd/" + name))
 		if err != nil {
@@ -54,7 +68,16 @@ func (l *look) prepare() {
 			l.inodes = append(l.inodes, inode)
 		} else if link == own {
 			memory = name
+		} else if after, is := strings.CutPrefix(link, python.FlightFile+pid+"-"); is {
+			recorder, l.pipe = name, strings.TrimSuffix(after, " (deleted)")
+		} else if strings.HasPrefix(link, "pipe:[") {
+			l.pipes[name] = link
+		} else if strings.HasPrefix(link, "/") && !strings.HasPrefix(link, "/memfd:") && !strings.HasPrefix(link, "/dev/") {
+			l.files = append(l.files, name)
 		}
+	}
+	if _, err := strconv.Atoi(l.pipe); recorder != "" && err == nil {
+		l.recorder, _ = os.OpenFile(l.path("fd/"+recorder), os.O_RDWR, 0) // without it nobody is asked
 	}
 	switch {
 	case l.State == 'T' || l.State == 't':
@@ -85,8 +108,9 @@ func (l *look) ownPID() string {
 	return strconv.Itoa(l.PID)
 }
 
-// ask has the process write its stacks.
+// ask has the process write its stacks and its last collectives.
 func (l *look) ask() {
+	l.askRecorder()
 	if l.memory == nil || l.memory.Truncate(0) != nil {
 		return
 	}
@@ -99,6 +123,7 @@ func (l *look) ask() {
 // first notes what the threads of the process have done so far.
 func (l *look) first() {
 	l.at, l.threads = time.Now(), map[int]counted{}
+	l.faults, l.throttled = l.majorFaults(), l.throttledFor()
 	for _, tid := range l.tids() {
 		_, l.threads[tid] = count(l.path("task/" + strconv.Itoa(tid)))
 	}
@@ -123,6 +148,8 @@ func (l *look) last() {
 		}
 	}
 	l.to.Steady = l.to.State == string(l.State)
+	l.to.Faults = float64(max(l.majorFaults(), l.faults)-l.faults) / since
+	l.to.Throttled = min(l.throttledFor().less(l.throttled)/since, 1)
 	for _, tid := range l.tids() {
 		dir := l.path("task/" + strconv.Itoa(tid))
 		t := evidence.Thread{
@@ -203,6 +230,10 @@ func line64k(path string) string {
 }
 
 func (l *look) close() {
+	if l.recorder != nil {
+		_ = l.recorder.Truncate(0)
+		_ = l.recorder.Close()
+	}
 	if l.memory != nil {
 		_ = l.memory.Truncate(0) // the next look begins with that
 		_ = l.memory.Close()

@@ -47,13 +47,70 @@ func (l *look) stacks(ctx context.Context) {
 	}
 	text := make([]byte, min(size, mostDump))
 	n, _ := l.memory.ReadAt(text, 0) // what was there is read
-	l.to.Stacks = Parse(string(text[:n]))
-	sources := map[string][]string{}
-	for i := range l.to.Stacks {
-		if own := l.to.Stacks[i].Own(); own != nil {
-			own.Text = sourceLine(sources, own.File, own.Line)
+	l.to.Stacks = withoutOurs(Parse(string(text[:n])))
+}
+
+// withoutOurs leaves out the thread of ours that waits to be asked.
+func withoutOurs(stacks []evidence.Stack) []evidence.Stack {
+	return slices.DeleteFunc(stacks, func(s evidence.Stack) bool {
+		return slices.ContainsFunc(s.Frames, func(f evidence.Frame) bool {
+			return f.Func == "answer_flight" && strings.HasSuffix(f.File, "/sitecustomize.py")
+		})
+	})
+}
+
+// sources adds lines of the source to the stacks. A file system that hangs ends that.
+func (l *look) sources(ctx context.Context) {
+	stacks := l.to.Stacks
+	texts := make([][2]string, len(stacks))
+	if !risky(ctx, func() {
+		known := map[string][]string{}
+		for i := range stacks {
+			own := stacks[i].Own()
+			if own == nil {
+				continue
+			}
+			texts[i][0] = sourceLine(known, own.File, own.Line)
+			if strings.Contains(texts[i][0], "sleep(") {
+				texts[i][1] = loopAround(known[own.File], own.Line)
+			}
+		}
+	}) {
+		return // the goroutine may still write to texts
+	}
+	for i := range stacks {
+		if own := stacks[i].Own(); own != nil {
+			own.Text, own.Loop = texts[i][0], texts[i][1]
 		}
 	}
+}
+
+// loopAround is the head of the innermost loop in which a line of Python is, empty for none.
+func loopAround(lines []string, number int) string {
+	const most = 200 // lines above it
+	indent := func(text string) int { return len(text) - len(strings.TrimLeft(text, " \t")) }
+	at := number - 1
+	if at < 0 || at >= len(lines) {
+		return ""
+	}
+	deep := indent(lines[at])
+	for i := at - 1; i >= max(0, at-most) && deep > 0; i-- {
+		text := strings.TrimSpace(lines[i])
+		if text == "" || strings.HasPrefix(text, "#") || indent(lines[i]) >= deep {
+			continue
+		}
+		deep = indent(lines[i])
+		switch {
+		case strings.HasPrefix(text, "while ") || strings.HasPrefix(text, "for ") || strings.HasPrefix(text, "async for "):
+			if text = strings.TrimSuffix(text[:min(len(text), mostText)], ":"); text == "while True" {
+				return ""
+			}
+			return text
+		case strings.HasPrefix(text, "def ") || strings.HasPrefix(text, "class ") || strings.HasPrefix(text, "async def "):
+			return ""
+		}
+	}
+	return ""
 }
 
 // Parse reads what faulthandler writes. The main thread is the first of the stacks, the innermost frame the last of
@@ -66,6 +123,10 @@ func Parse(text string) []evidence.Stack {
 			l = strings.TrimPrefix(l, "Current thread ")
 			name, _, _ := strings.Cut(strings.TrimPrefix(l, "Thread "), " (most recent")
 			stacks = append(stacks, evidence.Stack{Thread: name})
+			continue
+		}
+		if l == "  Garbage-collecting" && len(stacks) > 0 {
+			stacks[len(stacks)-1].Collecting = true
 			continue
 		}
 		rest, is := strings.CutPrefix(l, `  File "`)

@@ -19,6 +19,8 @@ var syscalls = map[int]string{
 	unix.SYS_WAIT4: "wait4", unix.SYS_WAITID: "waitid", unix.SYS_CONNECT: "connect", unix.SYS_ACCEPT4: "accept4",
 	unix.SYS_FSYNC: "fsync", unix.SYS_FDATASYNC: "fdatasync", unix.SYS_OPENAT: "openat", unix.SYS_FALLOCATE: "fallocate",
 	unix.SYS_IOCTL: "ioctl", unix.SYS_MADVISE: "madvise", unix.SYS_MMAP: "mmap", unix.SYS_MUNMAP: "munmap",
+	unix.SYS_CLONE: "clone", unix.SYS_CLONE3: "clone3", unix.SYS_EXECVE: "execve", unix.SYS_STATFS: "statfs", unix.SYS_SYNC: "sync",
+	unix.SYS_RENAMEAT: "renameat", unix.SYS_UNLINKAT: "unlinkat", unix.SYS_MKDIRAT: "mkdirat", unix.SYS_STATX: "statx",
 }
 
 // syscallName reads /proc/PID/syscall.

@@ -1,0 +1,236 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"muster/internal/testutil"
+	"muster/launch/diagnose"
+	"muster/launch/report"
+)
+
+// hangWay is a way in which testdata/hang.py hangs, and what is said of it.
+type hangWay struct {
+	way  string
+	kind diagnose.Kind
+	says []string
+	// last says that nothing ends it.
+	last bool
+	// prepare makes what it needs before the job begins; undo has the odd rank go on where SIGUSR1 does not.
+	prepare func(t *testing.T, ready string)
+	undo    func(t *testing.T, ready string, pid int, v diagnose.Verdict)
+	// during is done when the ranks have met, with the odd rank's process.
+	during func(t *testing.T, pid int)
+}
+
+// hangWays are those that every machine with root has.
+func hangWays() []hangWay {
+	return []hangWay{
+		{
+			way: "sleep", kind: diagnose.Sleeps,
+			says: []string{"rank ODD has not come to all_reduce: it sleeps at hang.py:", "in never_comes (time.sleep(3600)); "},
+		},
+		{
+			way: "stopped", kind: diagnose.Stopped, says: []string{"rank ODD has not come to all_reduce: it is stopped by a signal (process "},
+			undo: func(t *testing.T, _ string, pid int, _ diagnose.Verdict) { signalled(t, pid, syscall.SIGCONT) },
+		},
+		{
+			way: "loop", kind: diagnose.Runs,
+			says: []string{"it computes at hang.py:", "in loops", "a long computation cannot be told from an endless loop"},
+		},
+		{
+			way: "loader", kind: diagnose.Loader,
+			says: []string{"it waits for its data loader, whose worker process ", " sleeps at hang.py:", "in __getitem__"},
+		},
+		{
+			way: "loader-stopped", kind: diagnose.Loader,
+			says: []string{"it waits for its data loader, whose worker process ", " is stopped by a signal"},
+		},
+		{
+			way: "loader-dead", kind: diagnose.Loader,
+			says: []string{"it waits for input at hang.py:", "in waits_for_dead (back.get())", "; its process ", " has died"},
+		},
+		{
+			way: "file-lock", kind: diagnose.Deadlock, says: []string{
+				"rank ODD waits for a lock on the file ", ".lock at hang.py:", "which rank HOLDER has",
+				"waits for the others in all_reduce",
+			},
+		},
+		{
+			way: "file", kind: diagnose.Sleeps, says: []string{
+				"it sleeps at hang.py:", "in waits_for_file (time.sleep(0.2)), again and again (while not os.path.exists(READY + \".never\"))",
+			},
+		},
+		{
+			way: "fifo", kind: diagnose.Input,
+			says: []string{"it waits for a file to be opened at hang.py:", "in odd (open(READY + \".pipe\")), in openat of ", "ready.pipe"},
+		},
+		{
+			way: "deadlock", kind: diagnose.Deadlock,
+			says: []string{"it waits for a lock at hang.py:", "and another thread of it waits for one, too at hang.py:"},
+		},
+		{
+			way: "gil", kind: diagnose.Interpreter,
+			says: []string{"it runs native code, called at hang.py:", "qsort", "does not give up Python's lock"},
+		},
+		{way: "garbage", kind: diagnose.Garbage, says: []string{"it collects Python's garbage at hang.py:", "in garbage (gc.collect())"}},
+		{
+			way: "starved", kind: diagnose.Starved,
+			says: []string{"it gets no core (", "the machine has too much to do, or it has a low priority; it is at hang.py:", "in loops"},
+		},
+		{
+			way: "full", kind: diagnose.Full,
+			says: []string{"it sleeps at hang.py:", "in full (time.sleep(0.2))", "ready.full/model.pt, which it uses, has no space left"},
+			prepare: func(t *testing.T, ready string) {
+				small(t, ready+".full")
+			},
+		},
+		{
+			way: "kernel", kind: diagnose.Blocked, says: []string{
+				"it waits in the kernel, where no signal reaches it (process ", "state D", "; its process ",
+				" waits for a file to be opened, in open", "ready.fifo",
+			},
+			undo: func(t *testing.T, ready string, _ int, _ diagnose.Verdict) {
+				f, err := os.OpenFile(ready+".fifo", os.O_WRONLY, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				f.Close()
+			},
+		},
+		{
+			way: "other-collective", kind: diagnose.Mismatch, last: true,
+			says: []string{
+				"different collectives: rank ODD in broadcast of 1 float (call ", " of the default group) at hang.py:", "in odd (",
+				" in all_reduce of 1 float (call ",
+			},
+		},
+		{
+			way: "sizes", kind: diagnose.Mismatch, last: true, says: []string{
+				"different collectives: rank ODD in all_reduce of 0 floats (call ", ", which has ended there, and now in all_reduce of 1 float (call ",
+				" in all_reduce of 1 float (call ",
+			},
+		},
+	}
+}
+
+// small mounts a file system of 64 KiB.
+func small(t *testing.T, dir string) {
+	t.Helper()
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
+		testutil.Missing(t, "root, for a small file system")
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
+}
+
+func signalled(t *testing.T, pid int, sig syscall.Signal) {
+	t.Helper()
+	if err := syscall.Kill(pid, sig); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// hangsInTurn runs one job that hangs in all ways in turn: each is explained by a sentence that names the odd rank and
+// no other.
+func hangsInTurn(t *testing.T, ways []hangWay, ranks, odd int) {
+	t.Helper()
+	python := testutil.Torch(t)
+	ready := filepath.Join(t.TempDir(), "ready")
+	names := make([]string, len(ways))
+	for i, w := range ways {
+		names[i] = w.way
+		if w.prepare != nil {
+			w.prepare(t, ready)
+		}
+	}
+	j := start(t, nil, "run", "-n", strconv.Itoa(ranks), "--run-id", "hangs", "--grace", "1s", "--stacks", "on", "--warm", "torch", "--",
+		python, "testdata/hang.py", strings.Join(names, ","), ready, strconv.Itoa(odd))
+	holder := (odd + 1) % ranks
+	fill := strings.NewReplacer("ODD", strconv.Itoa(odd), "HOLDER", strconv.Itoa(holder))
+	for i, w := range ways {
+		meets(t, ready, i)
+		a, _ := statusOf(t, j.runtimeDir)
+		at := slices.IndexFunc(a.Ranks, func(r report.Rank) bool { return r.Rank == odd })
+		pid := a.Ranks[at].PID
+		if w.during != nil {
+			w.during(t, pid)
+		}
+		says := make([]string, len(w.says))
+		for n, s := range w.says {
+			says[n] = fill.Replace(s)
+		}
+		began := time.Now()
+		v := judged(t, j, w.kind, says)
+		culprits, victims := []int{odd}, []int{}
+		for r := range ranks {
+			if r != odd {
+				victims = append(victims, r)
+			}
+		}
+		if w.way == "file-lock" {
+			culprits = []int{odd, holder}
+		}
+		if !slices.Equal(v.Culprits, culprits) || !slices.Equal(v.Victims, victims) || len(v.Evidence) < 3 {
+			t.Errorf("%s: it blames %v, and not %v: %+v", w.way, v.Culprits, culprits, v)
+		}
+		t.Logf("%s, %d ranks, explained after %v: %s", w.way, ranks, time.Since(began).Round(10*time.Millisecond), v.Sentence)
+		switch {
+		case w.undo != nil:
+			w.undo(t, ready, pid, v)
+		case !w.last:
+			signalled(t, pid, syscall.SIGUSR1)
+		}
+	}
+	if !ways[len(ways)-1].last {
+		j.wait().expect(t, 0)
+		return
+	}
+	steering(t, j.runtimeDir, "stop", "--now").expect(t, 0)
+	j.wait().expect(t, 143)
+}
+
+// TestHangMatrix hangs jobs in many ways, each of which is explained.
+func TestHangMatrix(t *testing.T) {
+	t.Parallel()
+	ways := hangWays()
+	end := len(ways) - 1
+	t.Run("collective", func(t *testing.T) {
+		t.Parallel()
+		hangsInTurn(t, ways[:end], 3, 1)
+	})
+	t.Run("sizes", func(t *testing.T) {
+		t.Parallel()
+		hangsInTurn(t, ways[end:], 3, 1)
+	})
+}
+
+// TestSoakHangs does the same in any order, with any number of ranks and any odd one among them.
+func TestSoakHangs(t *testing.T) {
+	if os.Getenv("MUSTER_SOAK") == "" {
+		t.Skip("MUSTER_SOAK=1 hangs jobs in all ways, 10 times (make soak)")
+	}
+	for seed := range uint64(10) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 0))
+			ways := append(hangWays(), rareWays(t)...)
+			lasts := slices.DeleteFunc(slices.Clone(ways), func(w hangWay) bool { return !w.last })
+			ways = slices.DeleteFunc(ways, func(w hangWay) bool { return w.last })
+			r.Shuffle(len(ways), func(a, b int) { ways[a], ways[b] = ways[b], ways[a] })
+			ranks := 3 + r.IntN(6)
+			odd := r.IntN(ranks)
+			hangsInTurn(t, append(ways, lasts[0]), ranks, odd)
+			hangsInTurn(t, lasts[1:], ranks, odd)
+		})
+	}
+}

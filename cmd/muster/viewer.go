@@ -1,0 +1,136 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"muster/cmd/dialect"
+	"muster/internal/durable"
+	"muster/internal/errhint"
+	"muster/launch"
+	"muster/launch/control"
+	"muster/launch/evidence"
+)
+
+// Names of DLRover's xpu_timer under which muster runs.
+const (
+	timerViewer = "xpu_timer_stacktrace_viewer"
+	timerLaunch = "xpu_timer_launch"
+)
+
+var timerNames = []string{timerLaunch, timerViewer}
+
+// newViewerCmd is "muster xpu_timer_stacktrace_viewer".
+func newViewerCmd(a *app) *cobra.Command {
+	dir := "./"
+	cmd := &cobra.Command{
+		Use:   timerViewer + " [--path DIR]",
+		Short: "Draw the stacks of a hang, as xpu_timer's viewer does",
+		Long: `Read the evidence of the newest hang that muster has kept in DIR (docs/hangs.md) and merge the
+stacks of all its ranks: py_stack and cpp_stack have a line for each stack, py_stack.svg and
+cpp_stack.svg are flame graphs of them. Frames are function@source@ranks here|ranks elsewhere.
+The files lie in DIR then. DIR is what --hang-dir or XPU_TIMER_TIMELINE_PATH named, or a log
+directory. Files that the library of xpu_timer itself has written (*.stacktrace) are not read.`,
+		Example: "  muster " + timerViewer + " --path /root/timeline",
+		Args:    cobra.NoArgs,
+		RunE: func(_ *cobra.Command, _ []string) error {
+			found, err := newestHang(dir)
+			if err != nil {
+				return err
+			}
+			text, err := os.ReadFile(found)
+			if err != nil {
+				return errhint.Usagef("cannot read the evidence of a hang: %w", err)
+			}
+			var seen control.Looked
+			if err := json.Unmarshal(text, &seen); err != nil {
+				return errhint.Usagef("cannot read %s as the evidence of a hang: %w", found, err)
+			}
+			for _, of := range []struct {
+				name   string
+				groups []evidence.Group
+			}{{"py", evidence.MergePython(seen.Nodes)}, {"cpp", evidence.MergeNative(seen.Nodes)}} {
+				var folded, svg bytes.Buffer
+				err := evidence.WriteFolded(&folded, of.groups)
+				if err == nil {
+					err = evidence.WriteSVG(&svg, "merge stack in "+of.name, of.groups)
+				}
+				for end, content := range map[string][]byte{"_stack": folded.Bytes(), "_stack.svg": svg.Bytes()} {
+					if err == nil {
+						err = durable.Replace(filepath.Join(dir, of.name+end), content, 0o644)
+					}
+				}
+				if err != nil {
+					return fmt.Errorf("cannot write the stacks of %s: %w", found, err)
+				}
+				say(a.stdout, "%s\n", filepath.Join(dir, of.name+"_stack.svg"))
+			}
+			a.notSeen(seen.Nodes, seen.Missing)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&dir, "path", dir, "where the evidence lies")
+	return cmd
+}
+
+// newestHang is the file with the newest evidence in a directory of hangs, or below a log directory.
+func newestHang(dir string) (string, error) {
+	if _, err := os.Stat(dir); err != nil {
+		return "", errhint.Usagef("cannot use --path: %w", err)
+	}
+	var found []string
+	for _, below := range []string{"", "hangs", "*/hangs"} {
+		more, err := filepath.Glob(filepath.Join(dir, below, "*Z.json"))
+		if err != nil {
+			return "", errhint.Usagef("cannot use --path %q: %w", dir, err)
+		}
+		found = append(found, more...)
+	}
+	if len(found) == 0 {
+		hint := "give the directory that --hang-dir named, or a log directory of a job with --hang-timeout"
+		if theirs, err := filepath.Glob(filepath.Join(dir, "*.stacktrace")); err == nil && len(theirs) > 0 {
+			hint = "the *.stacktrace there are of xpu_timer's own library, whose viewer reads them"
+		}
+		return "", errhint.With(errhint.Usagef("there is no evidence of a hang in %s", dir), hint)
+	}
+	return slices.MaxFunc(found, func(a, b string) int { return strings.Compare(filepath.Base(a), filepath.Base(b)) }), nil
+}
+
+// newTimerLaunchCmd is "muster xpu_timer_launch" where no command follows.
+func newTimerLaunchCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   timerLaunch + " COMMAND [ARG...]",
+		Short: "Run a launcher and look for hangs, as xpu_timer_launch does",
+		Long: `Run COMMAND. Where it is a launcher that muster takes the place of, muster looks for hangs of the
+job as --hang-timeout does: XPU_TIMER_HANG_TIMEOUT (default: ` + dialect.TimerSeconds + ` seconds), XPU_TIMER_TIMELINE_PATH
+for --hang-dir, XPU_TIMER_HANG_KILL=1 for --on-hang dump,fail. Any other command, such as
+python train.py, runs as it is: the muster that has started it looks at it.`,
+		Example: "  muster " + timerLaunch + " dlrover-run --nproc_per_node 8 train.py",
+		RunE: func(*cobra.Command, []string) error {
+			return errhint.With(errhint.Usagef("%s stands in front of nothing", timerLaunch), "name a launcher behind it, such as dlrover-run")
+		},
+	}
+}
+
+// timerLaunch makes of the words behind xpu_timer_launch those of muster's own command line, or becomes the command.
+func (a *app) timerLaunch(words []string) ([]string, error) {
+	if len(words) == 0 || strings.HasPrefix(words[0], "-") {
+		return append([]string{timerLaunch}, words...), nil
+	}
+	if name := filepath.Base(words[0]); dialect.Named(name) {
+		a.environ = dialect.TimerEnviron(a.environ)
+		return append([]string{name}, words[1:]...), nil
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	return nil, enter(launch.DebugRank{Dir: dir, Env: a.environ}, words)
+}

@@ -1,0 +1,59 @@
+package gather
+
+import (
+	"context"
+	"encoding/binary"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"muster/launch/evidence/flight"
+)
+
+// askRecorder asks the process for its last collectives.
+func (l *look) askRecorder() {
+	if l.recorder == nil || l.to.NoStacks == "it is stopped" || l.recorder.Truncate(0) != nil {
+		return
+	}
+	pipe, err := os.OpenFile(l.path("fd/"+l.pipe), os.O_WRONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return
+	}
+	_, err = pipe.Write([]byte{1})
+	l.told = err == nil
+	_ = pipe.Close()
+}
+
+// flight takes what the process has written of them. One whose interpreter does not answer has no more time than its
+// stacks had.
+func (l *look) flight(ctx context.Context) {
+	if !l.told {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, Limit/5)
+	defer cancel()
+	for waited := false; ; waited = true {
+		var head [8]byte
+		info, err := l.recorder.Stat()
+		if err != nil {
+			return
+		}
+		if n, _ := l.recorder.ReadAt(head[:], 0); n == len(head) {
+			size := binary.LittleEndian.Uint64(head[:])
+			if size > flight.Most {
+				return
+			}
+			if uint64(info.Size()) >= 8+size {
+				text := make([]byte, size)
+				if n, _ := l.recorder.ReadAt(text, 8); uint64(n) == size { // what is cut off is no answer
+					l.to.Calls, _ = flight.Read(text)
+				}
+				return
+			}
+		}
+		if waited && l.to.Wants >= 0.5 || ctx.Err() != nil { // its lock is not to be had
+			return
+		}
+		sleep(ctx, quiet/2)
+	}
+}
