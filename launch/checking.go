@@ -87,7 +87,7 @@ func (a *Agent) check(ctx context.Context) (*policy.Decision, error) {
 		return d, nil
 	}
 	var unfit *policy.Decision
-	a.untilVerdict(ctx, func(ctx context.Context) { unfit = a.siteHealth(ctx, a.meeting.Round.Number) })
+	a.untilVerdict(ctx, func(ctx context.Context) { unfit = a.siteHealth(ctx, a.meeting.Number) })
 	if unfit != nil {
 		a.unfit = unfit
 		return unfit, nil

@@ -121,11 +121,11 @@ func (d *deviceWatch) run(closed <-chan struct{}) {
 		if failures++; failures == devicesFailures {
 			again = false
 		}
-		event := d.log.Info()
+		level := zerolog.InfoLevel
 		if errors.Is(err, probe.ErrHung) {
-			event = d.log.Warn()
+			level = zerolog.WarnLevel
 		}
-		event.Err(err).Bool("tried_again", again).Msg("memory and use of the accelerators are not known")
+		d.log.WithLevel(level).Err(err).Bool("tried_again", again).Msg("memory and use of the accelerators are not known")
 		if !again {
 			return
 		}

@@ -15,7 +15,7 @@ import (
 func TestCrashLoopOfOneNode(t *testing.T) {
 	c := startAgents(t, 3, see+`test $WORLD_SIZE = 2 && exit 0
 test $RANK = 1 || exec sleep 100
-exit 7`, func(i int, n *testNode) {
+exit 7`, func(_ int, n *testNode) {
 		n.Procs, n.Grace, n.OnNodeFault = 1, time.Second, `echo "$MUSTER_NODE $MUSTER_VERDICT $MUSTER_REASON" >> $PWD/told`
 		n.Restart.MaxRestarts, n.Restart.CrashLoop, n.Restart.Delay = 9, 1, time.Millisecond
 	})
@@ -36,7 +36,7 @@ exit 7`, func(i int, n *testNode) {
 // A job that cannot do without the node ends with status 93, as does one whose failures go on elsewhere.
 func TestCrashLoopOfTheLastNodes(t *testing.T) {
 	c := startAgents(t, 2, see+`test $RANK = 0 && exit 7
-exec sleep 100`, func(i int, n *testNode) {
+exec sleep 100`, func(_ int, n *testNode) {
 		n.Procs, n.Grace, n.MinNodes = 1, time.Second, 2
 		n.Restart.MaxRestarts, n.Restart.CrashLoop, n.Restart.Delay = 9, 1, time.Millisecond
 	})
@@ -47,7 +47,7 @@ exec sleep 100`, func(i int, n *testNode) {
 func TestHungNodeLeaves(t *testing.T) {
 	c := startAgents(t, 3, see+`test $WORLD_SIZE = 2 && exit 0
 test $RANK = 2 && kill -STOP $$
-exec sleep 100`, func(i int, n *testNode) {
+exec sleep 100`, func(_ int, n *testNode) {
 		n.Procs, n.Grace = 1, time.Second
 		n.Restart.MaxRestarts = 1
 		n.Hang = job.HangRules{Timeout: 2 * time.Second, Exclude: true, Action: job.HangDump}
@@ -69,7 +69,7 @@ exec sleep 100`, func(i int, n *testNode) {
 // here by nothing.
 func TestHungNodeStays(t *testing.T) {
 	c := startAgents(t, 2, see+`test $RANK = 1 && kill -STOP $$
-while ! test -e $ALL/go; do sleep 0.2; done`, func(i int, n *testNode) {
+while ! test -e $ALL/go; do sleep 0.2; done`, func(_ int, n *testNode) {
 		n.Procs, n.Grace, n.MinNodes = 1, time.Second, 2
 		n.Restart.MaxRestarts = 1
 		n.Hang = job.HangRules{Timeout: 2 * time.Second, Exclude: true, Action: job.HangFail}
@@ -90,7 +90,8 @@ func TestSiteHealth(t *testing.T) {
 		says   string
 	}{
 		"not fit": {
-			job.HealthRules{Command: `echo checked; echo "GPU 2 of $MUSTER_NODE is gone"; exit 3`}, errhint.Faulty,
+			job.HealthRules{Command: `echo checked; echo "GPU 2 of $MUSTER_NODE is gone"; exit 3`},
+			errhint.Faulty,
 			"its health command ended with status 3: GPU 2 of node-0 is gone",
 		},
 		"not to be run": {job.HealthRules{Command: "muster_no_such_command"}, 0, "has not said whether this node is fit"},

@@ -156,7 +156,7 @@ func (a *Agent) stepExit(ctx context.Context, w *worker) policy.Decision {
 	return a.policy.Step(policy.Event{
 		Kind: policy.WorkerExited, At: exit.Ended, Rank: w.Rank, Status: exit.Status(), Stopped: w.stopped, Echo: a.isEcho(ctx, w),
 		Hopeless: a.isHopeless(ctx, w), Further: exit.Success() || w.stopped || a.further(ctx),
-		Exclude: a.failingNode(w),
+		Exclude: a.failingNode(w), //nolint:contextcheck // it looks up a name that is at hand
 	})
 }
 

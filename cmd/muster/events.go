@@ -47,8 +47,8 @@ name it by its run id, or give no name for the last one where none runs.
 				}
 				return a.showPast(runs, output == asJSON)
 			}
-			print := a.printEvent(output == asJSON, job.Answer.Nodes > 1 || len(parts) > 1)
-			return control.NewFeed(parts).Each(cmd.Context(), follow, print)
+			write := a.printEvent(output == asJSON, job.Answer.Nodes > 1 || len(parts) > 1)
+			return control.NewFeed(parts).Each(cmd.Context(), follow, write)
 		},
 	}
 	page = pageFlagsOf(cmd)
@@ -70,9 +70,9 @@ func (a *app) showPast(runs []history.Run, json bool) error {
 		found = append(found, more...)
 	}
 	control.SortEvents(found)
-	print := a.printEvent(json, len(runs) > 1 || runs[0].Status.Nodes > 1)
+	write := a.printEvent(json, len(runs) > 1 || runs[0].Status.Nodes > 1)
 	for i := range found {
-		print(&found[i])
+		write(&found[i])
 	}
 	if runs[0].Died && !json {
 		say(a.stderr, "its muster died, and was last heard of at %s\n", runs[0].Ended.Local().Format(time.DateTime))

@@ -128,7 +128,7 @@ func commandReference(page *strings.Builder, cmd *cobra.Command, level, above st
 	if long == "" {
 		long = cmd.Short + "."
 	}
-	for _, paragraph := range strings.Split(long, "\n\n") {
+	for paragraph := range strings.SplitSeq(long, "\n\n") {
 		if strings.HasPrefix(paragraph, " ") || strings.Contains(paragraph, "\n ") {
 			fmt.Fprintf(page, "```text\n%s\n```\n\n", strings.Trim(paragraph, "\n"))
 		} else {

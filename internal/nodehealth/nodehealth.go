@@ -83,7 +83,7 @@ func decode(b []byte) (Answer, error) {
 			if v, n = protowire.ConsumeVarint(b); number == fieldSuccess {
 				success = v != 0
 			} else {
-				code = int32(v) //nolint:gosec // as the protocol cuts it
+				code = int32(v) // as the protocol cuts it
 			}
 		case kind == protowire.BytesType && (number == fieldOutput || number == fieldError):
 			var v string
@@ -107,13 +107,13 @@ func decode(b []byte) (Answer, error) {
 	err := json.Unmarshal([]byte(output), &said)
 	switch {
 	case !success:
-		reason := fmt.Sprintf("its health check failed with status %d", code)
+		reason := []string{fmt.Sprintf("its health check failed with status %d", code)}
 		for _, text := range []string{strings.TrimSpace(problem), strings.TrimSpace(output)} {
 			if text != "" {
-				reason += ": " + text
+				reason = append(reason, text)
 			}
 		}
-		return Answer{Reason: reason}, nil
+		return Answer{Reason: strings.Join(reason, ": ")}, nil
 	case err != nil:
 		return Answer{}, fmt.Errorf("its output is no JSON: %w", err)
 	case said.FailCount == nil:

@@ -209,7 +209,7 @@ func (l *Links) tellLinked(name string) {
 
 // path is PATH.
 func (l *Links) path() string {
-	value, _ := variable(l.Environ, "PATH")
+	value := variable(l.Environ, "PATH")
 	return value
 }
 

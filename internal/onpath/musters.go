@@ -43,7 +43,7 @@ func Version(linked string) string {
 // Musters looks along PATH for files called muster that are not this one, and asks each for its version.
 func Musters(ctx context.Context, environ []string) []Muster {
 	self, _ := os.Stat("/proc/self/exe")
-	path, _ := variable(environ, "PATH")
+	path := variable(environ, "PATH")
 	others, met := []Muster{}, false
 	var seen []os.FileInfo
 	for _, dir := range filepath.SplitList(path) {
@@ -171,12 +171,12 @@ func parseVersion(text string) (v numbered, ok bool) {
 	return v, true
 }
 
-// variable is a variable of an environment.
-func variable(environ []string, name string) (string, bool) {
+// variable is a variable of an environment, empty where it is not set.
+func variable(environ []string, name string) string {
 	for _, kv := range environ {
 		if value, ok := strings.CutPrefix(kv, name+"="); ok {
-			return value, true
+			return value
 		}
 	}
-	return "", false
+	return ""
 }

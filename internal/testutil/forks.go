@@ -65,7 +65,7 @@ func (f *Forks) open() {
 		return
 	}
 	defer func() { _ = theirs.Close() }()
-	cmd := exec.Command(f.interpreter, "-c", forksScript, f.modules)
+	cmd := exec.CommandContext(context.Background(), f.interpreter, "-c", forksScript, f.modules)
 	cmd.Env = append(os.Environ(), "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1", "DS_ACCELERATOR=cpu", "HF_HUB_OFFLINE=1",
 		"PYTHONPATH="+f.path)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs, os.Stderr, os.Stderr

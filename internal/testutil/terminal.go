@@ -17,7 +17,7 @@ func OpenTerminal(t *testing.T) (program, screen *os.File) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { screen.Close() })
+	t.Cleanup(func() { _ = screen.Close() })
 	fd := int(screen.Fd())
 	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
 	if err == nil {
@@ -32,7 +32,7 @@ func OpenTerminal(t *testing.T) (program, screen *os.File) {
 	if program, err = os.OpenFile("/dev/pts/"+strconv.Itoa(n), os.O_RDWR|unix.O_NOCTTY, 0); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { program.Close() })
+	t.Cleanup(func() { _ = program.Close() })
 	return program, screen
 }
 

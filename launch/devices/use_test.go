@@ -32,8 +32,10 @@ func TestUse(t *testing.T) {
 			}
 			told([]nvline.Use{
 				{Index: 0, UUID: "GPU-of-another"},
-				{Index: 1, BDF: inv.Devices[2].BusID, MemUsed: new(uint64(7)), MemTotal: new(uint64(9)), Busy: new(50),
-					Processes: []nvline.Process{{PID: 4, Mem: new(uint64(3))}, {PID: 5}}},
+				{
+					Index: 1, BDF: inv.Devices[2].BusID, MemUsed: new(uint64(7)), MemTotal: new(uint64(9)), Busy: new(50),
+					Processes: []nvline.Process{{PID: 4, Mem: new(uint64(3))}, {PID: 5}},
+				},
 				{Index: 2, UUID: inv.Devices[1].UUID, RC: nvline.GPULost},
 				{Index: 3, UUID: inv.Devices[3].UUID},
 			})

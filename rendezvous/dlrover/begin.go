@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"muster/rendezvous"
 	"muster/rendezvous/membership"
 )
@@ -85,11 +87,11 @@ func (h *Handler) begin(ctx context.Context, w world) (rendezvous.Round, error) 
 	h.mu.Unlock()
 	r.watch()
 	out.Exchange = r
-	level := h.cfg.Log.Debug()
+	level := zerolog.DebugLevel
 	if rec.Mixed {
-		level = h.cfg.Log.Info()
+		level = zerolog.InfoLevel
 	}
-	level.Int("round", out.Number).Int("group_rank", r.me).Int("group_world_size", len(w.nodes)).Bool("mixed", rec.Mixed).
+	h.cfg.Log.WithLevel(level).Int("round", out.Number).Int("group_rank", r.me).Int("group_world_size", len(w.nodes)).Bool("mixed", rec.Mixed).
 		Msg("round of DLRover's master")
 	return out, nil
 }

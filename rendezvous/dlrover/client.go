@@ -288,11 +288,21 @@ const (
 
 func (c *Client) event(ctx context.Context, kind, text string, elapsed time.Duration, rank int) error {
 	node := message{"NodeMeta", []attr{
-		{"type", c.cfg.NodeType}, {"addr", c.cfg.NodeIP}, {"memory", 0}, {"cpu", 0.0}, {"gpu", 0}, {"gpu_type", ""}, {"id", c.cfg.NodeID},
-		{"rank", rank}, {"status", ""},
+		{"type", c.cfg.NodeType},
+		{"addr", c.cfg.NodeIP},
+		{"memory", 0},
+		{"cpu", 0.0},
+		{"gpu", 0},
+		{"gpu_type", ""},
+		{"id", c.cfg.NodeID},
+		{"rank", rank},
+		{"status", ""},
 	}}
 	return c.report(ctx, message{"NodeEvent", []attr{
-		{"event_type", kind}, {"event_message", text}, {"event_time", float64(time.Now().Unix())}, {"event_elapsed_time", elapsed.Seconds()},
+		{"event_type", kind},
+		{"event_message", text},
+		{"event_time", float64(time.Now().Unix())},
+		{"event_elapsed_time", elapsed.Seconds()},
 		{"node", node},
 	}})
 }

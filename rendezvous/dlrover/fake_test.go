@@ -36,7 +36,8 @@ type fake struct {
 
 func newFake(t *testing.T, minimum, maximum int) *fake {
 	t.Helper()
-	f := &fake{min: minimum, max: maximum, waiting: map[int]int{}, world: map[int]int{}, kv: map[string]any{}, state: []string{checkDisabled},
+	f := &fake{
+		min: minimum, max: maximum, waiting: map[int]int{}, world: map[int]int{}, kv: map[string]any{}, state: []string{checkDisabled},
 		patient: 2 * time.Second,
 	}
 	f.Server = httptest.NewServer(f)

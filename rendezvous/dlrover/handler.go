@@ -179,7 +179,7 @@ var errAgain = errors.New("the round has ended before it began")
 
 // Next implements rendezvous.Handler.
 func (h *Handler) Next(ctx context.Context, m rendezvous.Member) (rendezvous.Round, error) {
-	h.leave()
+	h.leave() //nolint:contextcheck // a round that is left ends also where ctx has ended
 	ctx, end := either(ctx, h.done)
 	defer end()
 	for {
@@ -191,7 +191,7 @@ func (h *Handler) Next(ctx context.Context, m rendezvous.Member) (rendezvous.Rou
 		switch {
 		case errors.Is(err, errAgain):
 			h.cfg.Log.Warn().Err(err).Int("round", w.round-1).Msg("meeting the other nodes again")
-			h.leave()
+			h.leave() //nolint:contextcheck // as above
 			continue
 		case err != nil && ctx.Err() != nil:
 			return r, context.Cause(ctx)

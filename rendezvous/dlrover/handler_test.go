@@ -55,7 +55,7 @@ func (n *node) close() {
 	if n.Handler == nil {
 		return
 	}
-	if err := n.Handler.Close(); err != nil {
+	if err := n.Close(); err != nil {
 		n.t.Errorf("node %d: %v", n.rank, err)
 	}
 	n.Handler = nil

@@ -322,7 +322,7 @@ func (r *round) Propose(ctx context.Context, v rendezvous.Verdict) (rendezvous.V
 		counts, r.parted = v, true
 	}
 	r.learn(counts)
-	r.seen()
+	r.seen() //nolint:contextcheck // the others hear of it also where ctx has ended
 	if r.parted {
 		r.wg.Go(r.part)
 	}
@@ -459,7 +459,7 @@ func (r *round) Reports(ctx context.Context) (all [][]byte, err error) {
 	for _, key := range r.keys("report") {
 		text, err := r.peek(reading, key)
 		if err != nil && !errors.Is(err, errNothing) {
-			return all, nil //nolint:nilerr // the store is lost, and with it what was said there
+			return all, nil // the store is lost, and with it what was said there
 		}
 		if err == nil && len(text) > 1 {
 			all = append(all, text[1:])

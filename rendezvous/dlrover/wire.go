@@ -39,10 +39,9 @@ type wire interface {
 
 // sender is who a request comes from.
 type sender struct {
-	id       int
-	kind     string
-	jobUID   string
-	grpcMeta metadata.MD
+	id     int
+	kind   string
+	jobUID string
 }
 
 // grpcWire speaks to service elastic.Master: rpc get(Message) returns (Message), report(Message) returns (Response).
@@ -134,7 +133,7 @@ func fields(b []byte, want uint64) (first bool, content []byte, err error) {
 			return false, nil, bad
 		}
 		b = b[n:]
-		size := uint64(0)
+		var size uint64
 		switch key & 7 {
 		case 0:
 			v, n := binary.Uvarint(b)

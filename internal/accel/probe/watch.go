@@ -42,7 +42,7 @@ func Watch(ctx context.Context, o Options, every time.Duration, told func([]nvli
 		}
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // nobody wants to know any more
 		case p.path != "" && !errors.Is(err, errForeign) && !errors.Is(err, errNoLoader) && !errors.Is(err, errNoStart) &&
 			!errors.Is(err, errNoLibrary):
 			return err
@@ -171,7 +171,7 @@ func (o Options) watchSMI(ctx context.Context, every time.Duration, told func([]
 		}, o.Timeout, maxAnswer)
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // nobody wants to know any more
 		case err != nil:
 			return fmt.Errorf("cannot run %s: %w", SMI, err)
 		case c.Abandoned != nil:

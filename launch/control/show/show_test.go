@@ -12,8 +12,6 @@ import (
 	"muster/launch/report"
 )
 
-func at[T any](v T) *T { return &v }
-
 // noon is the time at which the tests look.
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.Local)
 
@@ -26,16 +24,16 @@ func TestEvent(t *testing.T) {
 			Type: control.PhaseChanged, Phase: report.PhaseRunning, Generation: 1, RestartCount: 2,
 		},
 		"Failed, round 0, 0 restarts, exit status 3: WorkerFailed, rank 1 says so": {
-			Type: control.PhaseChanged, Phase: report.PhaseFailed, ExitCode: at(3), Reason: job.Reason("WorkerFailed"), Message: "rank 1 says so",
+			Type: control.PhaseChanged, Phase: report.PhaseFailed, ExitCode: new(3), Reason: job.Reason("WorkerFailed"), Message: "rank 1 says so",
 		},
 		"rank 4, process 9, started": {
-			Type: control.WorkerStarted, Rank: at(4), PID: 9,
+			Type: control.WorkerStarted, Rank: new(4), PID: 9,
 		},
 		"rank 4, process 9, was killed by SIGKILL": {
-			Type: control.WorkerExited, Rank: at(4), PID: 9, ExitCode: at(137), Signal: "SIGKILL",
+			Type: control.WorkerExited, Rank: new(4), PID: 9, ExitCode: new(137), Signal: "SIGKILL",
 		},
 		"rank 4, process 9, ended with status 1, because muster has stopped it": {
-			Type: control.WorkerExited, Rank: at(4), PID: 9, ExitCode: at(1), Stopped: true,
+			Type: control.WorkerExited, Rank: new(4), PID: 9, ExitCode: new(1), Stopped: true,
 		},
 		"worker exited": {Type: control.WorkerExited},
 		"sidecar 0 (tensorboard): process 5 started": {
@@ -45,7 +43,7 @@ func TestEvent(t *testing.T) {
 			Type: control.SidecarExited, PID: 5, Message: "0 (tensorboard)", Signal: "SIGTERM",
 		},
 		"in the place of rank 2 process 5 ended with status 0 after 1.5 s: ls": {
-			Type: control.ExecEnded, Rank: at(2), PID: 5, By: by, ExitCode: at(0), Seconds: 1.5, Message: "ls",
+			Type: control.ExecEnded, Rank: new(2), PID: 5, By: by, ExitCode: new(0), Seconds: 1.5, Message: "ls",
 		},
 		"exec ended, after 2 s: ls":               {Type: control.ExecEnded, Seconds: 2, Message: "ls"},
 		"stop was asked for by user 7, process 8": {Type: control.StopRequested, By: by},
@@ -54,7 +52,7 @@ func TestEvent(t *testing.T) {
 			Type: control.NodeLost, Subject: "node-3", Message: "it is silent",
 		},
 		"checkpoint committed, step 40, after 3 s": {
-			Type: control.CheckpointCommitted, Step: at(int64(40)), Seconds: 3,
+			Type: control.CheckpointCommitted, Step: new(int64(40)), Seconds: 3,
 		},
 		"something new: \\x1b[2J":        {Type: "SomethingNew", Message: "\x1b[2J"},
 		"the workers hang: rank 1 waits": {Type: control.WorkersHang, Message: "rank 1 waits"},
@@ -80,10 +78,10 @@ func TestStatus(t *testing.T) {
 				Rank: 1, Node: "n0", Phase: report.PhaseFailed, LocalRank: 1,
 				LastExit: &report.RankExit{ExitCode: 137, Signal: "SIGKILL", Time: began},
 			},
-			{Rank: 0, Node: "n0", Phase: report.PhaseRunning, PID: 12, StartTime: &began, CPUSeconds: at(90.0), ResidentBytes: at(int64(3 << 30))},
+			{Rank: 0, Node: "n0", Phase: report.PhaseRunning, PID: 12, StartTime: &began, CPUSeconds: new(90.0), ResidentBytes: new(int64(3 << 30))},
 		},
-		Sidecars: []report.Sidecar{{Node: "n0", Command: "board", State: "Running", PID: 5, Port: 80, Healthy: at(false)}},
-		Tasks:    []report.Task{{Node: "n1", LastKnown: at(noon.Add(-time.Minute))}},
+		Sidecars: []report.Sidecar{{Node: "n0", Command: "board", State: "Running", PID: 5, Port: 80, Healthy: new(false)}},
+		Tasks:    []report.Task{{Node: "n1", LastKnown: new(noon.Add(-time.Minute))}},
 	}}
 	lines := func(wide bool) []string {
 		var b bytes.Buffer
@@ -104,7 +102,7 @@ RANK  NODE  PID  PHASE    RESTARTS  CPU    MEM     UPTIME
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	d.Ranks[1].Progress = &report.Progress{
-		Step: 7, Total: 9, Section: "eval", StepSeconds: at(0.05), Time: noon,
+		Step: 7, Total: 9, Section: "eval", StepSeconds: new(0.05), Time: noon,
 		Values: map[string]float64{"loss": 0.25}, NotFinite: []string{"lr"},
 	}
 	if got := lines(true)[4:]; strings.Join(strings.Fields(got[1]), " ") !=
@@ -128,10 +126,10 @@ func TestJobs(t *testing.T) {
 	jobs := []control.Found{{Dir: "/run/a", PID: 3, Answer: &running}, {Dir: "/run/b", PID: 4}}
 	ended := func(s report.Status, ago time.Duration, died bool) history.Run {
 		s.StartTime = &began
-		return history.Run{Record: history.Record{Status: s, Ended: at(noon.Add(-ago))}, Died: died}
+		return history.Run{Record: history.Record{Status: s, Ended: new(noon.Add(-ago))}, Died: died}
 	}
 	past := []history.Run{
-		ended(report.Status{RunID: "c", Phase: report.PhaseSucceeded, ExitStatus: at(0)}, time.Hour, false),
+		ended(report.Status{RunID: "c", Phase: report.PhaseSucceeded, ExitStatus: new(0)}, time.Hour, false),
 		ended(report.Status{RunID: "d", Phase: report.PhaseRunning}, time.Minute, true),
 	}
 	var b bytes.Buffer
