@@ -110,6 +110,7 @@ type Agent struct {
 	// atDoor is how this node leaves that was found unfit while it waited to join; nil: it was not.
 	atDoor *policy.Decision
 
+	slow        slowNodes   // the nodes that hold up the training
 	loop        crashLoop   // whether restarts bring the job further
 	learner     learner     // of how long the workers here may be silent
 	hangDir     string      // of the evidence of hangs, where there are no log files; empty before the first

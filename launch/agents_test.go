@@ -77,6 +77,9 @@ type testNode struct {
 	MinNodes    int
 	// Health is the job's.
 	Health job.HealthRules
+	// SlowEvery is how often it is seen what ranks do in their steps, ExcludeStraggler is the job's.
+	SlowEvery        time.Duration
+	ExcludeStraggler bool
 }
 
 func (n *testNode) path(name string) string { return filepath.Join(n.Dir, name) }
@@ -147,13 +150,14 @@ func runTestAgent(config string) error {
 		Store: store, Index: n.Index, Nodes: n.Nodes, Spare: n.Spare, LossNotice: n.LossNotice, Lasts: n.Lease,
 		Done: store.Close,
 	}
-	plan.Job.Check.OnNodeFault, plan.Job.Nodes.Min = n.OnNodeFault, n.MinNodes
+	plan.Job.Check.OnNodeFault, plan.Job.Nodes.Min, plan.Job.Check.ExcludeStraggler = n.OnNodeFault, n.MinNodes, n.ExcludeStraggler
 	a := &Agent{
 		Plan: plan, Handler: handler, Checker: n.checker(),
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Log: zerolog.New(os.Stderr).With().Timestamp().Logger(),
 		LogTo: func(io.Writer) {},
 		Hurry: hurry, Forward: forward, ErrorFile: n.path("handed-on.json"),
 	}
+	a.slow.every = n.SlowEvery
 	if n.Lease > 0 && !n.Alone {
 		a.Guardian = []string{"/proc/self/exe", guardianArg}
 	}

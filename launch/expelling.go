@@ -121,6 +121,7 @@ func (a *Agent) expel(ctx context.Context) *policy.Decision {
 		a.unfit = d
 	}
 	m.checked, a.loop.expelled = true, true
+	a.slow.gone(e)
 	a.exclude(ctx, out.Excluded, m.GroupRank == 0)
 	if m.GroupRank == 0 {
 		a.tellFault(ctx, NodeFault{Node: e.Node, Reason: e.Reason, Status: e.Status})

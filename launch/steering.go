@@ -19,6 +19,7 @@ import (
 	"muster/launch/policy"
 	"muster/launch/report"
 	"muster/launch/rundir"
+	"muster/launch/straggler"
 	"muster/rendezvous"
 )
 
@@ -84,6 +85,8 @@ type Steering struct {
 	lives       map[*worker]time.Time
 	coresWished time.Time
 	lastHang    *report.Hang
+	// slow is how slow ranks of the round are, compared with each other.
+	slow straggler.Verdict
 	// relay is how the musters of other nodes reach this one.
 	relay relaying
 	// usageNews counts what was found of the workers' use of the machine.
@@ -440,6 +443,9 @@ func (s *Steering) ranksLocked() []report.Rank {
 		r := report.Rank{
 			Node: s.plan.Hostname, Rank: p.worker.Rank, LocalRank: p.worker.LocalRank, PID: p.worker.proc.PID(), Restarts: p.restarts,
 			StartTime: &started, LastExit: p.last, Phase: report.PhaseRunning, Progress: progressOf(p.worker.progress),
+		}
+		if !p.ended {
+			tellSlow(&r, &s.slow)
 		}
 		switch {
 		case !p.ended && slices.Contains(endingPhases, s.status.Phase):

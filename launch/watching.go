@@ -55,6 +55,7 @@ func (a *Agent) watch(ctx context.Context, g *WorkerGroup) (policy.Decision, err
 	defer g.cancelAgain()
 	hangs, unwatch := a.watchLife(ctx)
 	defer unwatch()
+	defer a.watchSlow(ctx)()
 	var linger, word <-chan time.Time // word: that of the other nodes is not waited for any longer
 	var lingering policy.Decision
 	var borne *report.Input // of failures that were borne until everybody had ended
@@ -120,6 +121,7 @@ func (a *Agent) watch(ctx context.Context, g *WorkerGroup) (policy.Decision, err
 				d = policy.Decision{Rank: -1}
 			}
 			if err == nil && !heard {
+				d.Exclude = a.slowNode(d)
 				d, err = a.settle(ctx, d)
 			}
 		}

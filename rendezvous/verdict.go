@@ -36,7 +36,8 @@ type Verdict struct {
 	Delay    time.Duration `json:"delay,omitempty"`
 	// Orders belong to a Reassemble that somebody has asked for: what holds from then on.
 	Orders Orders `json:"orders,omitzero"`
-	// Exclude belongs to Restart: a node of the round that has to leave the job in the next one; the zero value is none.
+	// Exclude belongs to Restart, and to a Reassemble that somebody has asked for: a node of the round that has to leave
+	// the job in the next one; the zero value is none.
 	Exclude Expulsion `json:"exclude,omitzero"`
 	// Linger belongs to Succeed: how long workers that still run may go on.
 	Linger time.Duration `json:"linger,omitempty"`

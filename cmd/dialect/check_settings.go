@@ -74,8 +74,9 @@ func checkSettings() []setting {
 			},
 		},
 		{
-			flag: "exclude-straggler", form: formSwitch, def: "false", group: groupCheck, anywhere: true, use: use{checked, losable},
-			help: "A straggler leaves the job with status 81; otherwise it is only told.",
+			flag: "exclude-straggler", form: formSwitch, def: "false", group: groupCheck, anywhere: true,
+			use:  use{trained, losable},
+			help: "A straggler leaves the job with status 81; otherwise it is only told. One that the network check finds leaves at once, one that holds up the steps of the training at the next restart.",
 			set:  func(r *Request, text string) error { return setSwitch(&check(r).ExcludeStraggler, text) },
 		},
 		{
@@ -206,7 +207,7 @@ func settleCheck(r *Request, words map[string]given, wrong *problems) {
 	if !c.Network && !box {
 		kept := job.CheckRules{}
 		if r.Job.Excludes() {
-			kept.OnNodeFault, kept.Quarantine = c.OnNodeFault, c.Quarantine
+			kept.OnNodeFault, kept.Quarantine, kept.ExcludeStraggler = c.OnNodeFault, c.Quarantine, c.ExcludeStraggler && !r.driven()
 			if _, given := words["quarantine"]; !given {
 				kept.Quarantine = quarantineTime
 			}

@@ -188,11 +188,18 @@ var (
 		return j.Restart.Success == job.QuorumAny || j.Restart.Success == job.QuorumRank0
 	})
 
-	checked  = when("without --network-check", "give --network-check too", func(job *job.Job) bool { return job.Check.Network })
+	checked = when("without --network-check", "give --network-check too", func(job *job.Job) bool { return job.Check.Network })
+	// trained is met where stragglers are found by the network check, or by the steps of the training.
+	trained = condition{
+		"without --network-check, on one node or an elastic horovodrun", "leave it out, or give --network-check too where there are others",
+		func(r *Request, words map[string]given) bool {
+			return r.Job.Check.Network || !r.driven() && severalNodes.met(r, words)
+		},
+	}
 	anyCheck = when("without --network-check", "give --network-check too, or --switchbox-check",
 		func(job *job.Job) bool { return job.Check.On() })
 	// leaves is met where a node may have to leave.
-	leaves = when("where no node has to leave", "give --network-check too, or what else has nodes leave, such as --on-hang exclude or --crash-loop",
+	leaves = when("where no node has to leave", "give --network-check too, or what else has nodes leave, such as --on-hang exclude, --exclude-straggler or --crash-loop",
 		func(job *job.Job) bool { return job.Check.On() || job.Excludes() })
 	boxed = when("without --switchbox-check", "give --switchbox-check too",
 		func(job *job.Job) bool { return len(job.Check.Switchbox.Pairs) > 0 })

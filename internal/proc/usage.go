@@ -23,32 +23,50 @@ func UsageOf(pids []int) (map[int]Usage, error) {
 	if err != nil {
 		return nil, err
 	}
-	members := map[int][]*procInfo{} // of a session, by its leader
-	for _, p := range s.procs {
-		members[p.sid] = append(members[p.sid], p)
-	}
-	used, page := map[int]Usage{}, int64(os.Getpagesize())
+	members, used, page := s.sessions(), map[int]Usage{}, int64(os.Getpagesize())
 	for _, pid := range pids {
-		if s.procs[pid] == nil {
+		family := s.family(pid, members)
+		if len(family) == 0 {
 			continue
 		}
 		var u Usage
-		seen := map[int]bool{}
-		next := append([]*procInfo{s.procs[pid]}, members[pid]...) // orphans stay in its session
-		for len(next) > 0 {
-			p := next[0]
-			next = next[1:]
-			if seen[p.PID] {
-				continue
-			}
-			seen[p.PID] = true
+		for _, p := range family {
 			u.CPU += time.Duration(p.ticks) * userTick
 			u.Resident += p.pages * page
-			next = append(next, s.kids[p.PID]...)
 		}
 		used[pid] = u
 	}
 	return used, nil
+}
+
+// sessions are the members of each session, by its leader.
+func (s *snapshot) sessions() map[int][]*procInfo {
+	members := map[int][]*procInfo{}
+	for _, p := range s.procs {
+		members[p.sid] = append(members[p.sid], p)
+	}
+	return members
+}
+
+// family is a process with the members of its session, where orphans stay, and all that has descended from these; none
+// where it is gone.
+func (s *snapshot) family(pid int, members map[int][]*procInfo) (family []*procInfo) {
+	if s.procs[pid] == nil {
+		return nil
+	}
+	seen := map[int]bool{}
+	next := append([]*procInfo{s.procs[pid]}, members[pid]...)
+	for len(next) > 0 {
+		p := next[0]
+		next = next[1:]
+		if seen[p.PID] {
+			continue
+		}
+		seen[p.PID] = true
+		family = append(family, p)
+		next = append(next, s.kids[p.PID]...)
+	}
+	return family
 }
 
 // Owners tells of processes which of some others each is, or has descended from, in the answer by process id. Those of

@@ -23,6 +23,7 @@ const (
 	RestartRequested EventType = "RestartRequested" // somebody has asked for a restart of all workers
 	PauseRequested   EventType = "PauseRequested"   // somebody has asked that the job pause
 	WorkersHang      EventType = "WorkersHang"      // no worker has shown a sign of life for --hang-timeout
+	RankSlow         EventType = "RankSlow"         // a rank holds up the steps of the others
 	ResumeRequested  EventType = "ResumeRequested"  // somebody has asked for the end of a pause
 	ScaleRequested   EventType = "ScaleRequested"   // somebody has asked for another number of nodes
 	KillRequested    EventType = "KillRequested"    // somebody has asked for the loss of a node

@@ -16,7 +16,8 @@ type CheckRules struct {
 	// StragglerMedian compares with the median of all, as DLRover does, instead of with the mean of the others.
 	StragglerFactor float64
 	StragglerMedian bool
-	// ExcludeStraggler has stragglers leave the job.
+	// ExcludeStraggler has stragglers leave the job: those that a check finds, and those that a training shows, at its
+	// next restart.
 	ExcludeStraggler bool
 	// CommPerf measures and prints the bandwidth of all nodes together, once a check was passed.
 	CommPerf bool

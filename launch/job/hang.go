@@ -49,5 +49,5 @@ func (h HangRules) Answers() bool {
 
 // Excludes reports whether a node may have to leave the job for another reason than a check before the start.
 func (j *Job) Excludes() bool {
-	return !j.Alone() && (j.Hang.Exclude || j.Restart.CrashLoop > 0)
+	return !j.Alone() && (j.Hang.Exclude || j.Restart.CrashLoop > 0 || j.Check.ExcludeStraggler)
 }

@@ -43,7 +43,8 @@ type Decision struct {
 	Delay time.Duration
 	// Linger belongs to succeed: how long the workers that still run may go on.
 	Linger time.Duration
-	// Exclude belongs to a Restart: the node that has to leave before the next start.
+	// Exclude belongs to a Restart, and to a Reassemble that somebody has asked for: the node that has to leave before
+	// the next start.
 	Exclude rendezvous.Expulsion
 	// Orders belong to a Reassemble that somebody has asked for.
 	Orders rendezvous.Orders
@@ -89,7 +90,7 @@ func (d Decision) Proposal(node string) rendezvous.Verdict {
 			v.Status = errhint.Deadline
 		}
 	case Reassemble:
-		v.Kind, v.Orders = rendezvous.Reassemble, d.Orders
+		v.Kind, v.Orders, v.Exclude = rendezvous.Reassemble, d.Orders, d.Exclude
 	default:
 		v.Kind, v.Reason = rendezvous.Reassemble, string(job.ReasonNodeStopped)
 	}
@@ -111,10 +112,9 @@ func DecisionOf(v rendezvous.Verdict) Decision {
 	}
 	switch v.Kind {
 	case rendezvous.Restart:
-		d.Verdict, d.Delay, d.Exclude = Restart, max(v.Delay, 0), v.Exclude
-		d.Exclude.Node, d.Exclude.Reason = printable.Output(v.Exclude.Node), printable.Output(v.Exclude.Reason)
+		d.Verdict, d.Delay, d.Exclude = Restart, max(v.Delay, 0), shown(v.Exclude)
 	case rendezvous.Reassemble:
-		d.Verdict, d.Rank, d.Status, d.Orders = Reassemble, -1, 0, v.Orders
+		d.Verdict, d.Rank, d.Status, d.Orders, d.Exclude = Reassemble, -1, 0, v.Orders, shown(v.Exclude)
 	case rendezvous.Succeed:
 		d.Verdict, d.Rank, d.Status, d.Linger = Succeed, -1, 0, max(v.Linger, 0)
 	case rendezvous.Fail:
@@ -124,6 +124,12 @@ func DecisionOf(v rendezvous.Verdict) Decision {
 		d.Text = fmt.Sprintf("another node ended the round with %q, which this version of muster does not know", v.Kind)
 	}
 	return d
+}
+
+// shown makes what another node says of one that has to leave fit for a terminal.
+func shown(e rendezvous.Expulsion) rendezvous.Expulsion {
+	e.Node, e.Reason = printable.Output(e.Node), printable.Output(e.Reason)
+	return e
 }
 
 // Message returns the decision as a sentence for people.

@@ -170,6 +170,7 @@ func (p *File) decode() Reading {
 	} else {
 		r.Step, r.Total, r.Most, r.Back = p.integer(wordStep), max(0, p.integer(wordTotal)), p.integer(wordMost), p.word(wordBack) != 0
 		r.StalledFirst = min(c.duration(p.integer(wordStalledFirst)), r.Stalled)
+		r.Collective, r.Loading = c.duration(p.integer(wordCollective)), c.duration(p.integer(wordLoading))
 		p.decodeTimes(&r)
 		p.decodeValues(&r)
 	}

@@ -29,6 +29,9 @@ const (
 	wordValue         = 20 // the first of the values, floats
 	wordBucket        = 36 // the first of the buckets: how many steps took so long
 	wordSeconds       = 60 // the first of the times of the last steps, in seconds, floats
+	// How long the program has been in sections of these names, in nanoseconds.
+	wordCollective = 124
+	wordLoading    = 125
 
 	mostValues  = 16
 	mostSeconds = 64
@@ -67,7 +70,10 @@ type Reading struct {
 	// Buckets count the steps by their time, Sum is the time of all of them in seconds.
 	Buckets [len(bounds) + 1]uint64
 	Sum     float64
-	Values  []Value
+	// Collective and Loading are how long the program was in sections called "collective" and "data" until they ended
+	// last. They are not in Sum.
+	Collective, Loading time.Duration
+	Values              []Value
 	// Told is when the program has told something last; First and Passed when it had finished its first step, and the
 	// first one that was not done before it began. They are zero where it has not.
 	Told, First, Passed time.Time

@@ -146,6 +146,10 @@ type Rank struct {
 	DevicesTime *time.Time  `json:"devicesTime,omitempty"`
 	// Progress is what the worker's program tells of itself, nil where it tells nothing.
 	Progress *Progress `json:"progress,omitempty"`
+	// Slowness is how many times as long as the median of all ranks it takes for what it does by itself in a step, nil
+	// where that is not known. Slow says in a sentence that it holds up the others, and why; empty where it does not.
+	Slowness *float64 `json:"slowness,omitempty"`
+	Slow     string   `json:"slow,omitempty"`
 }
 
 // DeviceUse is what an accelerator of a worker is used for. What is nil is not known.

@@ -121,6 +121,18 @@ var families = [...]family{
 			})
 		},
 	},
+	{
+		"muster_worker_slowness_ratio", gauge,
+		"How many times as long as the median of all ranks the rank takes for what it does by itself in a step.",
+		func(l *lines, s *Snapshot) {
+			l.perRank(s, func(r *report.Rank) (float64, bool) {
+				if r.Slowness == nil {
+					return 0, false
+				}
+				return *r.Slowness, true
+			})
+		},
+	},
 	{"muster_value", gauge, "A value that the rank's program has told with its last step, such as loss.", func(l *lines, s *Snapshot) {
 		for i := range s.Status.Ranks {
 			r := &s.Status.Ranks[i]

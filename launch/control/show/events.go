@@ -70,6 +70,8 @@ func eventSentence(e *control.Event) string {
 		return execText(e)
 	case control.WorkersHang:
 		return "the workers hang: " + e.Message
+	case control.RankSlow:
+		return e.Message
 	case control.StopRequested, control.RestartRequested, control.PauseRequested, control.ResumeRequested, control.ScaleRequested,
 		control.KillRequested:
 		what := strings.ToLower(strings.TrimSuffix(string(e.Type), "Requested"))

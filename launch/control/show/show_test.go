@@ -54,7 +54,10 @@ func TestEvent(t *testing.T) {
 		"checkpoint committed, step 40, after 3 s": {
 			Type: control.CheckpointCommitted, Step: new(int64(40)), Seconds: 3,
 		},
-		"something new: \\x1b[2J":        {Type: "SomethingNew", Message: "\x1b[2J"},
+		"something new: \\x1b[2J": {Type: "SomethingNew", Message: "\x1b[2J"},
+		"rank 2 on node n1 is slow": {
+			Type: control.RankSlow, Rank: at(2), Subject: "n1", Message: "rank 2 on node n1 is slow",
+		},
 		"the workers hang: rank 1 waits": {Type: control.WorkersHang, Message: "rank 1 waits"},
 	} {
 		e.Time, e.Node = noon, "n0"
@@ -105,8 +108,12 @@ RANK  NODE  PID  PHASE    RESTARTS  CPU    MEM     UPTIME
 		Step: 7, Total: 9, Section: "eval", StepSeconds: new(0.05), Time: noon,
 		Values: map[string]float64{"loss": 0.25}, NotFinite: []string{"lr"},
 	}
-	if got := lines(true)[4:]; strings.Join(strings.Fields(got[1]), " ") !=
-		"0 n0 12 Running 0 1m30s 3.0GiB 2h5m 7/9 (eval) 50.0ms 0s ago loss=0.25 lr=nan 0 - -" ||
+	d.Ranks[1].Slowness, d.Ranks[1].Slow = at(1.5), "rank 0 is slow: \x1b"
+	if got := lines(true); got[1] != `  rank 0 is slow: \x1b` {
+		t.Errorf("%q", got)
+	}
+	if got := lines(true)[5:]; strings.Join(strings.Fields(got[1]), " ") !=
+		"0 n0 12 Running 0 1m30s 3.0GiB 2h5m 7/9 (eval) 50.0ms 0s ago loss=0.25 lr=nan 1.50 0 - -" ||
 		!strings.HasSuffix(got[2], "SIGKILL, 2h5m ago") {
 		t.Errorf("%q", got)
 	}

@@ -33,6 +33,12 @@ func Status(w io.Writer, d *control.Answer, wide bool, now time.Time) error {
 	if h := d.Hang; h != nil {
 		say(w, "  the workers hung at %s: %s\n", h.Time.Local().Format(time.TimeOnly), printable.Output(h.Sentence))
 	}
+	for i, most := 0, 4; i < len(d.Ranks) && most > 0; i++ {
+		if slow := d.Ranks[i].Slow; slow != "" {
+			most--
+			say(w, "  %s\n", printable.Output(slow))
+		}
+	}
 	if d.Message != "" {
 		say(w, "  %s\n", printable.Output(d.Message))
 	}
@@ -66,6 +72,10 @@ func Status(w io.Writer, d *control.Answer, wide bool, now time.Time) error {
 			say(t, "\tTOLD\tVALUES")
 		}
 	}
+	compared := wide && slices.ContainsFunc(d.Ranks, func(r report.Rank) bool { return r.Slowness != nil })
+	if compared {
+		say(t, "\tSLOWNESS")
+	}
 	devices := wide && slices.ContainsFunc(d.Ranks, func(r report.Rank) bool { return len(r.Devices) > 0 })
 	if devices {
 		say(t, "\tDEVICE\tDEVICE MEM\tDEVICE USE")
@@ -89,6 +99,9 @@ func Status(w io.Writer, d *control.Answer, wide bool, now time.Time) error {
 			if wide {
 				say(t, "\t%s\t%s", toldText(r.Progress, now), valuesText(r.Progress))
 			}
+		}
+		if compared {
+			say(t, "\t%s", slownessText(&r))
 		}
 		if devices {
 			say(t, "\t%s\t%s\t%s", deviceText(&r), deviceMemoryText(&r), deviceUseText(&r))
@@ -144,6 +157,14 @@ func deviceUseText(r *report.Rank) string {
 		return "-"
 	}
 	return fmt.Sprintf("%.0f%%", share*100)
+}
+
+// slownessText is how slow a rank is, compared with the others.
+func slownessText(r *report.Rank) string {
+	if r.Slowness == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.2f", *r.Slowness)
 }
 
 // stepText is how far a worker has come.

@@ -36,6 +36,7 @@ _STALLS, _STALLED, _STALLED_FIRST, _STALLED_PASSED, _SECTION, _TIMEOUT, _SUM, _V
 _VALUE, _BUCKET, _TIMES = 20, 36, 60  # the first of 16 values, 24 buckets, 64 times
 _NAMES, _NAME = 1024, 48  # where the names of values begin, how long one may be: the 17th is that of the section
 _MOST_VALUES, _MOST_TIMES = 16, 64
+_TIMED = {"collective": 124, "data": 125}  # how long sections of these names took, in nanoseconds
 
 # The upper bounds of the buckets, in seconds; the last bucket has none.
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0)
@@ -161,6 +162,12 @@ class _File:
     def leave(self, section):
         if section in self._sections:
             self._sections.remove(section)
+            word = _TIMED.get(str(section.name))
+            if word is not None:
+                q = self._ints
+                q[_SEQ] = seq = q[_SEQ] | 1
+                q[word] += _now() - section.began
+                q[_SEQ] = seq + 1
             if not self._sections:  # the time of an inner one is in that of the outer
                 self._outside += _now() - max(section.began, self._before or 0)
             self._show()
@@ -270,7 +277,8 @@ class section:
 
         with muster.progress.section("eval", timeout=900):
 
-    timeout is how many seconds it may take before muster warns of it; None: any time. It ends nothing.
+    timeout is how many seconds it may take before muster warns of it; None: any time. It ends nothing. Sections called "collective", in
+    which the program waits for other ranks, and "data", in which it waits for its data, tell muster which rank is slow.
     """
 
     def __init__(self, name, timeout=None):
