@@ -565,3 +565,21 @@ func TestStopEverywhere(t *testing.T) {
 		}
 	}
 }
+
+// What nodes are told of one that has to leave is what they do, made fit for a terminal; of what starts nothing again it
+// is nothing.
+func TestExclusionIsTold(t *testing.T) {
+	for verdict, want := range map[Verdict]string{Restart: "slow", Reassemble: "slow", Fail: ""} {
+		d := Decision{Verdict: verdict, Rank: -1, Exclude: rendezvous.Expulsion{GroupRank: 2, Node: "slow\x1b", Status: 81, Reason: "why\x1b"}}
+		e := DecisionOf(d.Proposal("node-1")).Exclude
+		if want == "" {
+			if e.Any() {
+				t.Errorf("%v: %+v leaves", verdict, e)
+			}
+			continue
+		}
+		if e.GroupRank != 2 || e.Status != 81 || !strings.HasPrefix(e.Node, want) || strings.Contains(e.Node+e.Reason, "\x1b") {
+			t.Errorf("%v: %+v", verdict, e)
+		}
+	}
+}

@@ -62,7 +62,11 @@ for n in range(11, 15):
     muster.progress.step(n, total=100, loss=1/n, samples=n * 8)
     time.sleep(0.03)
 muster.progress.stalled(0.25)
+with muster.progress.section("data"):
+    time.sleep(0.02)
 with muster.progress.section("all"):
+    with muster.progress.section("collective"):
+        time.sleep(0.05)
     with muster.progress.section("eval", timeout=900):
         time.sleep(0.5)
         f = muster.progress._file
@@ -93,6 +97,9 @@ muster.progress.step(17, total=100, loss=float("nan"), lr=1e-4, samples=object()
 	}
 	if r.Buckets[5] < 3 && r.Buckets[6]+r.Buckets[7]+r.Buckets[8] == 0 {
 		t.Errorf("%v", r.Buckets)
+	}
+	if r.Loading < 20*time.Millisecond || r.Collective < 50*time.Millisecond || r.Loading+r.Collective > time.Since(began) {
+		t.Errorf("in %v of data, in %v of collectives", r.Loading, r.Collective)
 	}
 	if r.First.Before(began) || !r.Passed.After(r.First) || r.Told.Before(r.Passed) || time.Since(r.Told) < 0 {
 		t.Errorf("first %v, passed %v, told %v", r.First.Sub(began), r.Passed.Sub(began), r.Told.Sub(began))
