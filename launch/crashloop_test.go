@@ -92,6 +92,7 @@ func TestCrashLoopOfNodes(t *testing.T) {
 	t.Parallel()
 	c := startAgents(t, 2, see+`test $RANK = 3 || exec sleep 100
 echo "no more disk" >&2; exit 7`, func(_ int, n *testNode) {
+		n.MinNodes = 2 // else the job goes on without the node
 		n.Restart.MaxRestarts, n.Restart.CrashLoop, n.Restart.Delay = 9, 2, time.Millisecond
 	})
 	c.ends(errhint.DoNotRetry, errhint.DoNotRetry)
