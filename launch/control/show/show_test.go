@@ -56,7 +56,7 @@ func TestEvent(t *testing.T) {
 		},
 		"something new: \\x1b[2J": {Type: "SomethingNew", Message: "\x1b[2J"},
 		"rank 2 on node n1 is slow": {
-			Type: control.RankSlow, Rank: at(2), Subject: "n1", Message: "rank 2 on node n1 is slow",
+			Type: control.RankSlow, Rank: new(2), Subject: "n1", Message: "rank 2 on node n1 is slow",
 		},
 		"the workers hang: rank 1 waits": {Type: control.WorkersHang, Message: "rank 1 waits"},
 	} {
@@ -108,7 +108,7 @@ RANK  NODE  PID  PHASE    RESTARTS  CPU    MEM     UPTIME
 		Step: 7, Total: 9, Section: "eval", StepSeconds: new(0.05), Time: noon,
 		Values: map[string]float64{"loss": 0.25}, NotFinite: []string{"lr"},
 	}
-	d.Ranks[1].Slowness, d.Ranks[1].Slow = at(1.5), "rank 0 is slow: \x1b"
+	d.Ranks[1].Slowness, d.Ranks[1].Slow = new(1.5), "rank 0 is slow: \x1b"
 	if got := lines(true); got[1] != `  rank 0 is slow: \x1b` {
 		t.Errorf("%q", got)
 	}
