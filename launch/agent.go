@@ -49,6 +49,8 @@ type Agent struct {
 	Plan *plan.Plan
 	// Handler gives the agent its rounds. Run closes it.
 	Handler rendezvous.Handler
+	// Addr is the address by which the other nodes reach this one, and by itself where there are none.
+	Addr string
 	// Stdin is given to the workers where the job says so; Stdout and Stderr are where their output is shown.
 	Stdin, Stdout, Stderr *os.File
 	// Log is our own log. While workers' output is shown too, its lines must go to the writer that LogTo is told, so
@@ -89,7 +91,8 @@ type Agent struct {
 	status   *report.StatusFile
 	events   *report.Events
 	watchdog *watchdog
-	beside   *sidecars // nil: none
+	places   *plan.Places // where workers listen for each other in this round; nil: nobody tells them
+	beside   *sidecars    // nil: none
 	stdin    *os.File
 	warm     *warm.Warmer // nil: workers start as usual
 	begun    time.Time    // what the deadline counts from: the first start of workers, or of waiting for their template

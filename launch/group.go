@@ -155,7 +155,7 @@ func (a *Agent) newWorker(g *WorkerGroup, local int) (*worker, proc.Spec, error)
 		return nil, proc.Spec{}, err
 	}
 	w := &worker{logs: logs}
-	if w.Worker, err = a.Plan.Worker(g.round, local, g.restarts, logs.ErrorFile()); err != nil {
+	if w.Worker, err = a.Plan.At(a.places).Worker(g.round, local, g.restarts, logs.ErrorFile()); err != nil {
 		return w, proc.Spec{}, err
 	}
 	w.progress = a.Steering.openProgress(w.Rank)

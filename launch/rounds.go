@@ -257,9 +257,18 @@ func (a *Agent) startRound(ctx context.Context, again bool) (*WorkerGroup, error
 	} else {
 		started()
 	}
+	release, err := a.choosePlaces(starting, again)
+	if err != nil {
+		return nil, err
+	}
 	a.dropSignals()
 	oomKills, _, _ := proc.OOMKills() // without a count there is no evidence, and the job runs all the same
 	a.groupMu.Lock()
+	if release != nil {
+		release()
+	} else {
+		started()
+	}
 	g, err := a.startGroup(starting, m.Round, restarts, template)
 	a.group = g
 	a.groupMu.Unlock()

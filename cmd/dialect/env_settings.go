@@ -47,6 +47,14 @@ func envSettings() []setting {
 			},
 		},
 		{
+			flag: "env-profile", arg: strings.Join(job.EnvProfiles(), "|"), group: groupEnv, anywhere: true, use: use{byAgents},
+			help: "Tell workers of each other in the variables of another framework, too: PADDLE_TRAINER_ID, PADDLE_TRAINER_ENDPOINTS and others (paddle), JAX_COORDINATOR_ADDRESS and what jax.distributed.initialize() looks for (jax), TF_CONFIG (tensorflow). The nodes agree on the ports when a round starts.",
+			set: func(r *Request, text string) error {
+				r.Job.Env.Profile = job.EnvProfile(text)
+				return oneOf(text, job.EnvProfiles()...)
+			},
+		},
+		{
 			flag: "env-mode", arg: "launcher|inherit|clean", def: string(job.EnvLauncher), group: groupEnv, anywhere: true,
 			use:  use{travels},
 			help: "What workers on other machines inherit: the machine's environment and over it muster's own, less what belongs to this machine (launcher); the machine's alone (inherit); or no more than HOME, LANG, LOGNAME, PATH, SHELL, TERM, TZ and USER, here too (clean).",
@@ -140,8 +148,8 @@ func settleEnv(r *Request, inv Invocation, words map[string]given, wrong *proble
 			continue
 		}
 		for _, v := range list {
-			if job.TellsWorkers(v.Name) {
-				wrong.add(ownVariable(v.Source.Name+": "+v.Name, v.Name))
+			if err := r.ownVariable(v.Source.Name+": "+v.Name, v.Name); err != nil {
+				wrong.add(err)
 			}
 		}
 		r.Job.Env.Set = append(r.Job.Env.Set, list...)
@@ -155,8 +163,8 @@ func settleEnv(r *Request, inv Invocation, words map[string]given, wrong *proble
 		case name == "" || strings.ContainsAny(name, " \t\n"):
 			wrong.add(fmt.Errorf("cannot use %s: there is no name of a variable in front of the value", word.source))
 			continue
-		case job.TellsWorkers(name):
-			wrong.add(ownVariable(shown, name))
+		case r.ownVariable(shown, name) != nil:
+			wrong.add(r.ownVariable(shown, name))
 			continue
 		case !given && !known:
 			wrong.add(errhint.With(fmt.Errorf("cannot use %s: the variable is not set here", shown),
@@ -173,8 +181,16 @@ func settleEnv(r *Request, inv Invocation, words map[string]given, wrong *proble
 	settlePython(r, words, wrong)
 }
 
-func ownVariable(what, name string) error {
-	return errhint.With(fmt.Errorf("cannot use %s: muster tells each worker its own", what), "leave "+name+" out")
+// ownVariable refuses a variable that muster itself tells each worker.
+func (r *Request) ownVariable(what, name string) error {
+	switch profile := r.Job.Env.Profile; {
+	case job.TellsWorkers(name):
+		return errhint.With(fmt.Errorf("cannot use %s: muster tells each worker its own", what), "leave "+name+" out")
+	case profile.Tells(name):
+		return errhint.With(fmt.Errorf("cannot use %s: with --env-profile %s muster tells each worker its own", what, profile),
+			"leave "+name+" out, or --env-profile")
+	}
+	return nil
 }
 
 func readEnvFile(file string, readFile func(string) ([]byte, error), expand bool) ([]job.Var, error) {

@@ -89,6 +89,7 @@ func TestEnvRefused(t *testing.T) {
 	content := map[string]string{
 		"quote.env": "A=1\n\nB=\"hunter2\n", "rank.env": "A=1\nRANK=hunter2\n", "conf.yaml": "env: [1]\n", "line.env": "# x\nhunter2\n",
 		"space.env": "A B=hunter2", "behind.env": "A='x'hunter2",
+		"paddle.env": "PADDLE_TRAINER_ID=hunter2\n",
 	}
 	for _, c := range []struct{ line, want string }{
 		{"--env =hunter2", "no name of a variable"},
@@ -103,6 +104,9 @@ func TestEnvRefused(t *testing.T) {
 		{"--env-unset MUSTER_AGENT", "leave behind"},
 		{"--env-unset ,", "names of variables"},
 		{"--env-pass [", `"["`},
+		{"--env-profile mxnet", "choose one of paddle, jax, tensorflow"},
+		{"--env-profile tensorflow --env TF_CONFIG=hunter2", "flag --env TF_CONFIG: with --env-profile tensorflow muster tells each worker its own"},
+		{"--env-profile paddle --env-file paddle.env", "paddle.env:1: PADDLE_TRAINER_ID: with --env-profile paddle"},
 		{"--env-mode all", "choose one of launcher, inherit, clean"},
 		{"--env-expand", "nothing to expand"},
 		{"--venv auto --conda x", "--venv auto and --conda x together"},

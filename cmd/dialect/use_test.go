@@ -29,7 +29,7 @@ var legal = map[string]string{
 	"store-allow": "10.0.0.0/8", "store-limit": "2GiB", "log-format": "json", "standalone": "true", "collect-logs-limit": "2GiB",
 	"etcd-user": "u", "etcd-password-file": "p", "etcd-cacert": "a", "etcd-cert": "c", "etcd-key": "k", "role": "r", "run-id": "j",
 	"warm":         "torch",
-	"numa-binding": "socket", "stdin": "inherit", "env": "A=1", "env-file": "env", "env-unset": "A", "env-mode": "inherit", "env-pass": "A",
+	"numa-binding": "socket", "stdin": "inherit", "env": "A=1", "env-file": "env", "env-unset": "A", "env-mode": "inherit", "env-profile": "jax", "env-pass": "A",
 	"env-deny": "A", "python": "p", "venv": "v",
 	"conda": "c", "debug-mode": "true", "straggler-rule": "median", "box-pairs": "0:1,2:3", "on-node-fault": "x", "report": "d",
 	"on-hang": "dump,fail", "health-endpoint": "unix:s", "health-command": "x", "hang-dir": "d", "stacks": "on",

@@ -131,6 +131,7 @@ func unseen(j *job.Job, m *plan.Machine, log zerolog.Logger) string {
 		return vars, nil
 	}
 	m.BindWorkers = func(string, int) ([][]int, error) { return nil, nil }
+	m.CountDevices = nil
 	if _, err := strconv.Atoi(j.Procs); err == nil {
 		return ""
 	}

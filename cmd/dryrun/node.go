@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -110,6 +111,12 @@ func NewNode(p *plan.Plan, req dialect.Request) (*Node, error) {
 // newNode shows a node's plan. place is its round where that is known beforehand, nil where it is not.
 func newNode(p *plan.Plan, flags []setting, place *knownRound, show showing) (*Node, error) {
 	round, meeting, unsettled := roundToShow(p, place)
+	unsettled = maps.Clone(unsettled)
+	for name, like := range p.ProfileLike() {
+		if text, open := unsettled[like]; open {
+			unsettled[name] = text
+		}
+	}
 	store := job.Endpoint{Host: round.MasterAddr, Port: round.MasterPort}.String()
 	switch {
 	case meeting != nil && meeting.NodeRank == nil:
@@ -136,7 +143,7 @@ func newNode(p *plan.Plan, flags []setting, place *knownRound, show showing) (*N
 		d.Debug = shellescape.QuoteCommand(show.args(append([]string{p.Job.Command.Name}, p.Job.Command.Args...)))
 	}
 	for local := range p.Procs {
-		w, err := p.Worker(round, local, 0, errorFile)
+		w, err := p.At(plan.FuturePlaces()).Worker(round, local, 0, errorFile)
 		if err != nil {
 			return nil, err
 		}

@@ -84,6 +84,8 @@ type EnvRules struct {
 	NoDefaults bool
 	// Cross tells workers of their node as DeepSpeed does: LOCAL_SIZE, CROSS_RANK and CROSS_SIZE.
 	Cross bool
+	// Profile has workers told of each other in the variables of another framework, too.
+	Profile EnvProfile
 }
 
 // DeviceRules say which accelerators all workers of a node are told of, in the variable by which they see them, such as

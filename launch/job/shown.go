@@ -24,7 +24,7 @@ var harmlessNames = []string{
 	"TORCH_*", "TORCHINDUCTOR_*", "TORCHDYNAMO_*", "PYTORCH_*", "XLA_FLAGS", "TF_CPP_*",
 	"ACCELERATE_*", "FSDP_*", "MEGATRON_LM_*", "MIXED_PRECISION", "DEEPSPEED_*", "DS_ACCELERATOR", "DS_BUILD_*", "HOROVOD_*", "DLROVER_*",
 	"OMPI_*", "PMI_*", "PMIX_*", "MPI_LOCAL*", "SLURM_PROCID", "SLURM_LOCALID",
-	"DETERMINISTIC", "PARALLELISM_CONFIG_*", "FP8_*",
+	"PADDLE_*", "FLAGS_selected_*", "JAX_*", "TF_CONFIG", "DETERMINISTIC", "PARALLELISM_CONFIG_*", "FP8_*",
 }
 
 // Harmless reports whether the value of a variable with this name may be shown to everybody.

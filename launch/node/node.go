@@ -107,7 +107,7 @@ func Meet(ctx context.Context, p *plan.Plan, here Here, in *launch.Interrupts, l
 	}
 	exportIface(ctx, p, at, log)
 	agent := here.Agent(p, at, in, log)
-	agent.Plan, agent.Handler, agent.Checker, agent.Log = p, handler, here.Checker(ctx, p, at, log), log
+	agent.Plan, agent.Handler, agent.Addr, agent.Checker, agent.Log = p, handler, at.Addr, here.Checker(ctx, p, at, log), log
 	agent.Hurry, agent.Forward, agent.Steering = in.Hurry, in.Forward, steering
 	return agent, nil
 }

@@ -51,8 +51,8 @@ func (p *Plan) exportIface(vars map[string]job.Var) {
 // workerEnv returns the environment of one worker, which is made of, weakest first: what muster inherited, less what
 // outer launchers left; a fake accelerator's variables; EnvRules.Set; NodeEnv; the choice of Python (all these are
 // p.base); which accelerators the worker sees; torchelastic's variables (read in PyTorch 2.15.0,
-// torch/distributed/elastic/agent/server/local_elastic_agent.py) and our own; NodeEnv once more, as other launchers'
-// ways may need other values of those; WorkerEnv. EnvRules.Unset takes away last.
+// torch/distributed/elastic/agent/server/local_elastic_agent.py) and our own; those of EnvRules.Profile; NodeEnv once
+// more, as other launchers' ways may need other values of those; WorkerEnv. EnvRules.Unset takes away last.
 func (p *Plan) workerEnv(r rendezvous.Round, localRank, restarts int, errorFile string) (Env, error) {
 	vars := maps.Clone(p.base)
 	set := func(kind job.SourceKind, why, name, value string) {
@@ -145,6 +145,9 @@ func (p *Plan) workerEnv(r rendezvous.Round, localRank, restarts int, errorFile 
 	set(job.FromMuster, "directory of this job", "MUSTER_RUN_DIR", p.RunDir)
 	set(job.FromMuster, "random: marks what descends from this agent", "MUSTER_AGENT", p.agentID)
 	own(job.FromMuster, "round number", "MUSTER_ROUND", strconv.Itoa(r.Number))
+	if err := p.setProfile(vars, r, localRank); err != nil {
+		return nil, err
+	}
 	p.overrule(vars, localRank)
 	p.unset(vars)
 
@@ -177,6 +180,7 @@ func pythonBool(b bool) string {
 // CheckEnv is CheckInput's Env.
 func (p *Plan) CheckEnv(r rendezvous.Round, localRank int) ([]string, error) {
 	plan := *p
+	plan.places = nil
 	if localRank < 0 {
 		localRank, plan.Job.VirtualLocalRank, plan.devices.Own, plan.Job.WorkerEnv = 0, false, nil, nil
 	}

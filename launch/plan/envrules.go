@@ -33,7 +33,7 @@ func (p *Plan) makeBase() error {
 // overrule sets what other launchers' ways want, over what is torchelastic's.
 func (p *Plan) overrule(vars map[string]job.Var, localRank int) {
 	for _, v := range p.Job.NodeEnv {
-		if job.TellsWorkers(v.Name) && v.Name != job.AgentMark {
+		if (job.TellsWorkers(v.Name) || p.Job.Env.Profile.Tells(v.Name)) && v.Name != job.AgentMark {
 			vars[v.Name] = p.base[v.Name]
 		}
 	}

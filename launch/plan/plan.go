@@ -96,8 +96,8 @@ type Plan struct {
 	agentID   string // no other agent's, of this job or another
 	runIDFrom job.Source
 	// Iface is the network interface that workers are told to use; empty: none. It is known when the nodes have met.
-	Iface string
-
+	Iface     string
+	places    *Places // where the workers of the round listen for each other; nil: that is not known
 	procsFrom job.Source
 	entry     entrypoint
 	debug     *entrypoint        // what runs in the command's place; nil: the command itself
@@ -109,11 +109,13 @@ type Plan struct {
 	devices   DeviceVars
 	roundEnv  func(round int) map[string]string
 	deviceUse DeviceWatch
-	cpus      [][]int // by local rank; nil: workers are not bound
-	unbound   error   // why they are not, where that was asked for
-	warm      WarmCommand
-	sidecars  []string // the programs of Job.Sidecars
-	cold      error    // why no template can be made, where one was asked for
+	// accelerators is how many of them the workers would see, counted where EnvRules.Profile tells of them; -1: not known.
+	accelerators int
+	cpus         [][]int // by local rank; nil: workers are not bound
+	unbound      error   // why they are not, where that was asked for
+	warm         WarmCommand
+	sidecars     []string // the programs of Job.Sidecars
+	cold         error    // why no template can be made, where one was asked for
 	// token says that the launcher has brought the job's.
 	token      bool
 	passedOver error // why RunDir does not lie where a variable says, or nil
@@ -140,6 +142,9 @@ func New(j job.Job, m Machine) (*Plan, error) {
 	}
 	if err := p.bindWorkers(m); err != nil {
 		return nil, err
+	}
+	if p.accelerators = -1; j.Env.Profile != "" && m.CountDevices != nil {
+		p.accelerators = m.CountDevices()
 	}
 	if err := p.makeBase(); err != nil {
 		return nil, err
