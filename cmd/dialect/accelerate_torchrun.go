@@ -67,8 +67,8 @@ func (a *accelerateJob) meet(values map[string]value) {
 	values["rdzv_endpoint"] = value{}
 	switch {
 	case backend != backendStatic:
-		if rank.n > 0 && (backend == backendC10d || backend == backendMuster) {
-			a.warn("--machine-rank has no effect on ranks with --rdzv-backend %s: they are settled when the machines meet", backend)
+		if !rank.none {
+			values["node_rank"] = rank
 		}
 	case rank.none && a.file.name == "": // a file without it means the first machine
 		a.refuse("num_machines", errhint.With(errors.New("nothing says which of them this is"),

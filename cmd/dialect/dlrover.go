@@ -160,7 +160,7 @@ func (t *torchrunJob) dlroverMeeting() {
 		return
 	}
 	t.fill("local-addr", t.ownAddress()...)
-	if backend.text == backendStatic {
+	if backend.text == backendStatic || nodes.Max > 1 {
 		t.fill("node-rank", nodeRanks...)
 	}
 	masterAddr := v["master_addr"].explicit() || v["master_port"].explicit()

@@ -23,7 +23,7 @@ func dlroverOptions() []option {
 	for i := range options {
 		switch o := &options[i]; o.long {
 		case "node-rank":
-			o.help = "Rank of this node with --rdzv-backend static, from 0. Default: NODE_RANK, WORKER_RANK or RANK. Otherwise ranks are decided when nodes meet."
+			o.help = "Rank of this node with --rdzv-backend static, from 0. Default: NODE_RANK, WORKER_RANK or RANK. Otherwise the node has it unless others have or ask for it, or fewer nodes are there, and says so."
 			o.hideDefault = true
 		case "rdzv-backend":
 			o.def = dlroverMaster

@@ -203,7 +203,7 @@ func TestDLRoverMeets(t *testing.T) {
 		{
 			line: "--nnodes 2:4 --rdzv_id k x.py",
 			env:  "DLROVER_MASTER_ADDR=m ELASTIC_JOB_NAME=j POD_IP=10.0.0.1 NODE_IP=10.1.0.1 NODE_RANK=1", runID: "k",
-			want: and(at("m", 29400), func(m *job.Meeting) { m.LocalAddr = "10.0.0.1" },
+			want: and(at("m", 29400), func(m *job.Meeting) { m.LocalAddr, m.Prefers = "10.0.0.1", 2 },
 				asks(nodeIP, func(m *job.DLRoverMaster) { m.NodeRank = 1 })), nodes: job.Range{Min: 2, Max: 4},
 		},
 		{
@@ -331,7 +331,6 @@ func TestDLRoverEnvironment(t *testing.T) {
 		"--numa-affinity --numa-binding socket x.py":                  "--numa-affinity has no effect with --numa-binding",
 		"--rdzv-conf pend_timeout=9 x.py":                             "pend_timeout has no effect",
 		"DLROVER_MASTER_ADDR=m --nnodes 2 --master-addr h x.py":       "--master-addr has no effect with DLROVER_MASTER_ADDR",
-		"DLROVER_MASTER_ADDR=m --nnodes 2 --node-rank 1 x.py":         "--node-rank 1 has no effect",
 		"DLROVER_MASTER_ADDR=m --nnodes 2 --rdzv-conf timeout=9 x.py": "timeout has no effect",
 	} {
 		var env, args []string

@@ -232,7 +232,7 @@ func nativeHosts(r *Request, inv Invocation, words map[string]given, wrong *prob
 	}
 	voidWithHosts(r, words["node-rank"], "node-rank", whyNodeRank, wrong)
 	voidWithHosts(r, words["local-addr"], "local-addr", whyLocalAddr, wrong)
-	m.NodeRank, m.LocalAddr = -1, ""
+	m.NodeRank, m.Prefers, m.LocalAddr = -1, 0, ""
 	checkIsHost(m, wrong)
 	elastic := f.settle(r, words, wrong)
 	url, byURL := words["rdzv"]
@@ -292,7 +292,7 @@ func (t *torchrunJob) hosts(inv Invocation, words map[string]given) {
 	}
 	voidWithHosts(&t.req, t.given("node-rank"), "node-rank", whyNodeRank, &t.wrong)
 	voidWithHosts(&t.req, t.given("local-addr"), "local-addr", whyLocalAddr, &t.wrong)
-	m.NodeRank, m.LocalAddr, m.Host, m.Port = -1, "", "", 0
+	m.NodeRank, m.Prefers, m.LocalAddr, m.Host, m.Port = -1, 0, "", "", 0
 	checkIsHost(m, &t.wrong)
 	elastic := f.settle(&t.req, words, &t.wrong)
 	endpoint := v["rdzv_endpoint"]

@@ -78,6 +78,21 @@ func settleMeeting(r *Request, words map[string]given, wrong *problems) {
 		if !looseRanks.met(r, words) {
 			m.Topology = ""
 		}
+	}
+	if m.Topology != "" && m.Prefers > 0 {
+		if rank := words["node-rank"]; rank.source.Kind == job.FromFlag && j.Dialect == "run" {
+			wrong.add(fmt.Errorf("cannot use %s with %s: the switches give the ranks; leave one of them out",
+				rank.written("node-rank"), words["topology-file"].written("topology-file")))
+		} else {
+			j.Warnings = append(j.Warnings, "the switches of --topology-file give the ranks: "+rank.written("node-rank")+" has no effect")
+		}
+		m.Prefers = 0
+	}
+	if rank := words["node-rank"]; m.Prefers > j.Nodes.Max && rank.source.Kind == job.FromFlag && j.Dialect == "run" {
+		wrong.add(fmt.Errorf("cannot use %s with %s: node ranks go from 0 to %d",
+			rank.written("node-rank"), words["nnodes"].written("nnodes"), j.Nodes.Max-1))
+	}
+	if m.Backend == backendStatic {
 		if m.NodeRank >= j.Nodes.Max {
 			wrong.add(fmt.Errorf("cannot use %s with %s: node ranks go from 0 to %d",
 				words["node-rank"].written("node-rank"), words["nnodes"].written("nnodes"), j.Nodes.Max-1))
@@ -181,9 +196,8 @@ func nativeMeeting(r *Request, words map[string]given, wrong *problems) {
 		wrong.add(fmt.Errorf("cannot use %s: a static rendezvous has one endpoint, on node 0", url.written("rdzv")))
 	}
 	if m.Backend != backendStatic && m.Backend != backendStandalone {
-		if typed("node-rank") {
-			wrong.add(fmt.Errorf("cannot use %s with %s: only a static rendezvous has fixed node ranks",
-				words["node-rank"].written("node-rank"), url.written("rdzv")))
+		if r.SimulateNodes == 0 {
+			m.Prefers = m.NodeRank + 1
 		}
 		m.NodeRank = -1
 	}

@@ -142,7 +142,8 @@ func TestNativeMeetsOthers(t *testing.T) {
 		{"", "--nnodes 2 --rdzv c10d://n0 --run-id j x", c10d, two, false, "j"},
 		{"", "--nnodes 2 --rdzv C10D://n0:29400/ --rdzv-id j x", c10d, two, false, "j"},
 		{
-			"PET_NNODES=2 MUSTER_RDZV=c10d://n0 PET_RDZV_ID=j PET_MASTER_ADDR=m PET_MASTER_PORT=7 PET_NODE_RANK=1", "x", c10d, two,
+			"PET_NNODES=2 MUSTER_RDZV=c10d://n0 PET_RDZV_ID=j PET_MASTER_ADDR=m PET_MASTER_PORT=7 PET_NODE_RANK=1", "x",
+			meeting(func(m *job.Meeting) { m.Backend, m.Endpoints, m.Prefers = "c10d", at(n0), 2 }), two,
 			false, "j",
 		},
 		{"MUSTER_RUN_ID=j MUSTER_RDZV_ID=k", "--nnodes 2 --rdzv c10d://n0 x", c10d, two, false, "j"},
@@ -324,8 +325,9 @@ func TestMeetingRefusals(t *testing.T) {
 		"run --nnodes 2 --keep-alive 0" + c10d + "x":      {"--keep-alive 0: give a time of at least 10ms"},
 		"run --nnodes 2 --last-call 0" + c10d + "x":       {"--last-call 0: give a time of at least 1ms"},
 		"run --nnodes 2 --join-timeout 10ms" + c10d + "x": {"--join-timeout 10ms: give a time of at least 1s"},
-		"run --nnodes 2 --node-rank 1" + c10d +
-			"x": {"cannot use --node-rank 1 with --rdzv c10d://n0: only a static rendezvous"},
+		"run --nnodes 2 --node-rank 2" + c10d + "x":       {"cannot use --node-rank 2 with --nnodes 2: node ranks go from 0 to 1"},
+		"run --nnodes 2 --topology-file f --node-rank 1" + c10d +
+			"x": {"cannot use --node-rank 1 with --topology-file f: the switches give the ranks"},
 		"run --nnodes 2 --master-addr n1" + c10d + "x":                       {"cannot use --master-addr n1 with --rdzv"},
 		"run --nnodes 2 --rdzv static://n0 x":                                {"cannot use --rdzv static://n0 without --node-rank: give this node's rank, from 0 to 1"},
 		"run --nnodes 2 --rdzv static://n0,n1 --node-rank 0 x":               {"--rdzv static://n0,n1: a static rendezvous has one endpoint"},
@@ -393,7 +395,11 @@ func TestMeetingWarnings(t *testing.T) {
 		{"", "torchrun --nnodes 1:3 --standalone t.py", nil},
 		{
 			"", "torchrun --nnodes 2 --node-rank 1 --rdzv-backend c10d --rdzv-endpoint a t.py",
-			[]string{"--node-rank 1 has no effect without the static rendezvous"},
+			nil,
+		},
+		{
+			"", "--topology-file f torchrun --nnodes 2 --node-rank 1 --rdzv-backend c10d --rdzv-endpoint a t.py",
+			[]string{"the switches of --topology-file give the ranks: --node-rank 1 has no effect"},
 		},
 		{"", "torchrun --rdzv-conf is_host=0 t.py", []string{"is_host=0 has no effect on one node"}},
 		{

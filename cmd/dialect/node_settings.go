@@ -36,7 +36,7 @@ func nodeSettings() []setting {
 		},
 		{
 			flag: "node-rank", form: formNumber, arg: "N", group: groupNodes, use: use{rankOf},
-			help: "Rank of this node, from 0, where a fixed number of nodes meets without --rdzv; the store is on node 0.",
+			help: "Rank of this node, from 0, where a fixed number of nodes meets without --rdzv; the store is on node 0. With --rdzv the node has this rank unless another one asks for it, too, or fewer nodes are there, and says so otherwise.",
 			set:  func(r *Request, text string) error { return setCount(&r.Job.Meeting.NodeRank, text) },
 		},
 		{

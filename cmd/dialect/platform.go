@@ -91,22 +91,22 @@ func fromPlatform(facts *platform.Facts, words map[string]given) {
 	placed := elsewhere(words, "node-rank") || elsewhere(words, "master-addr")
 	switch {
 	case has("rdzv"):
-		if backendOf(words) == backendStatic {
-			fill("node-rank", facts.NodeRank)
-		}
+		fill("node-rank", facts.NodeRank)
 		return
 	case facts.Rendezvous.Text != "" && !placed:
 		meet(facts.Rendezvous)
 		fill("local-addr", facts.LocalAddr)
+		fill("node-rank", facts.NodeRank)
 		return
 	case nodes.Min < nodes.Max && !placed && facts.MasterAddr.Text != "":
-		// Nodes that come and go have no fixed ranks: they meet where node 0 is at first.
+		// Nodes that come and go have no fixed ranks, and keep theirs where they can: they meet where node 0 is at first.
 		at := facts.MasterAddr
 		at.Text, at.Derived = "c10d://"+strings.TrimSuffix(job.Endpoint{Host: at.Text}.String(), ":0"), true
 		if port := facts.MasterPort.Text; port != "" {
 			at.Text += ":" + port
 		}
 		meet(at)
+		fill("node-rank", facts.NodeRank)
 		return
 	}
 	fill("node-rank", facts.NodeRank)

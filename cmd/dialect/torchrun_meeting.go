@@ -48,9 +48,7 @@ func (t *torchrunJob) backend() {
 			backend = backendStandalone
 		}
 	case backend == backendC10d, backend == backendMuster:
-		t.nodeRankIgnored()
 	case backend == backendEtcd, backend == "etcd-v2", backend == "etcd-v3":
-		t.nodeRankIgnored()
 		backend = backendEtcd
 	default:
 		t.refuse("rdzv-backend",
@@ -61,6 +59,13 @@ func (t *torchrunJob) backend() {
 	t.job.Meeting = defaultMeeting(backend)
 	t.job.Meeting.DLRover = t.master
 	t.job.Meeting.WorkerPorts = t.ports
+	if backend != backendStatic && backend != backendStandalone {
+		if rank := v["node_rank"]; t.job.Nodes.Max <= 1 {
+			t.nodeRankIgnored()
+		} else if rank.explicit() && rank.n >= 0 {
+			t.job.Meeting.Prefers = rank.n + 1
+		}
+	}
 	if backend == backendStatic || backend == backendEtcd {
 		t.job.Meeting.JoinTimeout = staticTimeout
 	}
@@ -211,7 +216,7 @@ func (t *torchrunJob) ignored(by string, flags ...string) {
 
 func (t *torchrunJob) nodeRankIgnored() {
 	if v := t.in.values["node_rank"]; v.n != 0 {
-		t.warn("%s has no effect without the static rendezvous", given{text: v.text, source: v.source}.written("node-rank"))
+		t.warn("%s has no effect on one node", given{text: v.text, source: v.source}.written("node-rank"))
 	}
 }
 

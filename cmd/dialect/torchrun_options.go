@@ -25,7 +25,7 @@ func torchrunOptions() []option {
 		},
 		{
 			long: "node-rank", kind: kindInt, def: "0", variables: true, arg: "N", group: groupNodes,
-			help: "Rank of this node with the static rendezvous, from 0; the store is on node 0.",
+			help: "Rank of this node with the static rendezvous, from 0; the store is on node 0. Elsewhere the node has it unless others have or ask for it, or fewer nodes are there, and says so otherwise.",
 		},
 		{
 			long: "standalone", kind: kindFlag, variables: true, group: groupRdzv,

@@ -253,13 +253,13 @@ func fixedWorkers(j *job.Job) bool {
 	return slices.ContainsFunc(j.Hosts.Nodes, func(n job.Node) bool { return n.WorkerEnv != nil })
 }
 
-// rankOf is met by a node rank that is true of this node: one that a static meeting goes by, or 0 of a node by itself.
+// rankOf is met by a node rank that is true of this node: one that the meeting goes by, or 0 of a node by itself.
 var rankOf = condition{
 	"where ranks are given when the nodes meet", "leave it out", func(r *Request, words map[string]given) bool {
 		if n, err := pyInt(words["node-rank"].text); r.Job.Alone() {
 			return err == nil && n == 0
 		}
-		return r.Job.Meeting.Backend == backendStatic
+		return r.Job.Meeting.Backend == backendStatic || r.Job.Meeting.Prefers > 0
 	},
 }
 

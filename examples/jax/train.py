@@ -1,34 +1,13 @@
-"""Trains a linear model with JAX, one process for each worker. muster's variables say who is who."""
+"""Trains a linear model with JAX, one process for each worker. The variables of --env-profile jax say who is who."""
 import os
-import socket
-import time
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-
-
-def coordinator():
-    """Where JAX's own coordinator listens, in rank 0. MASTER_PORT is taken by the store of torch."""
-    if "JAX_PORT" in os.environ:  # several nodes: a port that is free on the first one
-        return f"{os.environ['MASTER_ADDR']}:{os.environ['JAX_PORT']}"
-    path = os.path.join(os.environ["MUSTER_RUN_DIR"], "jax-" + os.environ["MUSTER_ROUND"])
-    if rank == 0:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        with open(path + ".new", "w") as file:
-            file.write(f"127.0.0.1:{port}")
-        os.replace(path + ".new", path)
-    while not os.path.exists(path):
-        time.sleep(0.01)
-    return open(path).read()
-
-
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
-jax.distributed.initialize(coordinator(), num_processes=world, process_id=rank)
+jax.distributed.initialize()  # by the variables of --env-profile jax
+rank, world = jax.process_index(), jax.process_count()
 
 mesh = jax.make_mesh((world,), ("data",))
 divided = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))

@@ -180,6 +180,9 @@ type Meeting struct {
 	Endpoints []Endpoint
 	// NodeRank is the group rank that this node is to have in a static job, else -1.
 	NodeRank int
+	// Prefers is one more than the group rank that this node would like to have where ranks are given when the nodes
+	// meet; 0: any.
+	Prefers int
 	// WorkerPorts are where the store of this node's workers may listen unless Port or Endpoints say it, best first;
 	// where there are none, or none is free, it has any free port.
 	WorkerPorts []int

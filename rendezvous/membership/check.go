@@ -40,6 +40,8 @@ func (r *joinRecord) check() error {
 	case r.NodeRank < -1 || r.NodeRank >= maxNodes || r.Round < -1 || r.Round > maxRounds || r.Rank < 0 || r.Rank >= maxNodes ||
 		r.Size < 0 || r.Size > maxNodes:
 		return fmt.Errorf("it has node rank %d, rank %d of %d in round %d", r.NodeRank, r.Rank, r.Size, r.Round)
+	case r.Prefers < 0 || r.Prefers > maxNodes:
+		return fmt.Errorf("it would like to have node rank %d", r.Prefers-1)
 	case badLosses(r.LostOf):
 		return fmt.Errorf("it has %.40q of lost nodes", r.LostOf)
 	case r.Restarts < 0 || r.Replacements < 0 || r.Restarts > maxRounds || r.Replacements > maxRounds:

@@ -32,6 +32,9 @@ type Config struct {
 	// otherwise NodeRank is -1.
 	Fixed    bool
 	NodeRank int
+	// Prefers is one more than the group rank that this node would like to have where it is not Fixed; 0: any. It has
+	// that rank unless another node has it already or wants the same, or fewer nodes take part.
+	Prefers int
 	// Node is this node's host name, Addr the address by which others reach it: MASTER_ADDR where it has rank 0.
 	Node, Addr string
 	// KeepAlive is the time between two heartbeats as the user counts them. A node is lost that was silent for Attempts

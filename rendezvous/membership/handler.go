@@ -51,6 +51,7 @@ type Handler struct {
 	leaving  bool         // we have announced that we leave, and host the store
 	closed   bool
 	said     bool // that this node hosts the store
+	toldRank int  // one more than its rank in the last round; 0 before the first
 	excluded quarantine
 	examine  func(ctx context.Context, d rendezvous.Door) error // nil: nothing is examined
 }

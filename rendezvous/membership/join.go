@@ -18,8 +18,8 @@ import (
 func (h *Handler) wish(ctx context.Context, m rendezvous.Member) (place assignment, prepared bool, err error) {
 	rec := joinRecord{
 		Agent: h.id, Wish: newNonce(), Node: h.cfg.Node, Addr: h.cfg.Addr, Role: m.Role, Workers: m.LocalWorldSize,
-		NodeRank: h.cfg.NodeRank,
-		Min:      h.cfg.Min, Max: h.cfg.Max, Checks: h.cfg.Checks, IDs: strings.Join(h.cfg.IDs, ","),
+		NodeRank: h.cfg.NodeRank, Prefers: h.cfg.Prefers,
+		Min: h.cfg.Min, Max: h.cfg.Max, Checks: h.cfg.Checks, IDs: strings.Join(h.cfg.IDs, ","),
 		Round: h.last.Round, Rank: h.last.Rank, Size: h.last.Size, Restarts: h.last.Restarts, Replacements: h.last.Replacements,
 		LostOf: h.last.LostOf, Orders: h.last.Orders,
 	}
@@ -228,6 +228,7 @@ func (h *Handler) enter(ctx context.Context, a assignment, prepared bool) (rende
 		return rendezvous.Round{}, h.excuse(ctx, err)
 	}
 	h.round = r
+	h.tellRank(a)
 	place := a.round(h.cfg.KeepAlive * time.Duration(h.cfg.Attempts))
 	place.Exchange = r
 	return place, nil

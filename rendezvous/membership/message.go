@@ -22,6 +22,8 @@ type joinRecord struct {
 	Role     string `json:"role"`
 	Workers  int    `json:"workers"`
 	NodeRank int    `json:"node_rank"`
+	// Prefers is one more than the group rank that it would like to have, 0 for none.
+	Prefers int `json:"prefers,omitempty"`
 	// Min and Max are what it was started with, to notice that others were started differently.
 	Min int `json:"min"`
 	Max int `json:"max"`

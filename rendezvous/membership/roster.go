@@ -390,7 +390,12 @@ func (r *roster) begin(joiners []joiner) {
 				places[i].Survivor, places[i].Rank, claimed[rank] = true, rank, true
 			}
 		}
-		for rank, i := range r.order(places) {
+		wanted := make([]int, len(joiners))
+		for i, s := range joiners {
+			wanted[i] = s.rec.Prefers - 1
+		}
+		before := func(rank, i int) bool { return places[i].Survivor && places[i].Rank == rank }
+		for rank, i := range preferred(r.order(places), wanted, before) {
 			b.joiners[rank] = joiners[i]
 		}
 	}

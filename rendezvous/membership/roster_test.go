@@ -43,6 +43,7 @@ func (c *crowd) spawn() {
 	if c.r.fixed {
 		p.rec.NodeRank = rapid.IntRange(0, c.r.max-1).Draw(c.t, "node rank")
 	}
+	p.rec.Prefers = rapid.IntRange(0, c.r.max+1).Draw(c.t, "preferred rank and one")
 	c.alive[p.rec.Agent] = p
 	c.join(p)
 }

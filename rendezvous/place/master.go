@@ -56,6 +56,9 @@ func (m *meeting) findMaster(ctx context.Context) error {
 
 func (m *meeting) masterClient(service, addr, nodeIP string, patience time.Duration) (*dlrover.Client, error) {
 	d := m.DLRover
+	if asked := m.Prefers - 1; asked >= 0 && asked != d.NodeRank {
+		m.log.Warn().Int("node_rank", asked).Msg("DLRover's master ranks nodes by NODE_RANK: this node has another rank than it was started with")
+	}
 	return dlrover.NewClient(dlrover.ClientConfig{
 		Addr: addr, Service: service, NodeID: d.NodeID, NodeType: d.NodeType, NodeIP: nodeIP, JobUID: d.JobUID,
 		Timeout: cmp.Or(patience, d.Timeout), Patience: patience, Log: m.log,

@@ -148,6 +148,8 @@ func (m *meeting) config(job *job.Job) (membership.Config, error) {
 	}
 	if cfg.Fixed {
 		cfg.NodeRank = m.NodeRank
+	} else {
+		cfg.Prefers = m.Prefers
 	}
 	switches := &topology.Topology{}
 	if m.Topology != "" {
