@@ -58,7 +58,7 @@ func (a *Agent) choosePlaces(ctx context.Context, again bool) (release func(), e
 	})
 	if all == nil {
 		ports.release()
-		return nil, nil
+		return nil, nil //nolint:nilnil // there is nothing to release
 	}
 	places, err := placesOf(all, m.WorldSize)
 	if err == nil {

@@ -50,6 +50,7 @@ func (p *Plan) ProfileLike() map[string]string {
 		return map[string]string{
 			"JAX_PROCESS_ID": "RANK", "JAX_NUM_PROCESSES": "WORLD_SIZE", "OMPI_COMM_WORLD_RANK": "RANK", "OMPI_COMM_WORLD_SIZE": "WORLD_SIZE",
 		}
+	case job.ProfileTensorFlow: // TF_CONFIG alone holds all
 	}
 	return nil
 }
