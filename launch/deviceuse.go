@@ -176,6 +176,9 @@ func (d *deviceWatch) take(all []plan.DeviceUse) {
 // useOfLocked is what a worker's accelerators are used for: those in which its processes have memory, as far as the
 // driver tells that, and else those that are meant for it.
 func (d *deviceWatch) useOfLocked(pid, localRank int) []report.DeviceUse {
+	if len(d.all) == 0 {
+		return nil // to detect devices takes time, and a driver that hangs takes for ever
+	}
 	var seen, meant []report.DeviceUse
 	devices := d.source.DevicesOf(localRank, d.procs)
 	for i := range d.all {

@@ -126,8 +126,8 @@ if [ "${1:-all}" = all ]; then
 		flock -u 9
 	fi
 	flock 9
-	if command -v apt-get >/dev/null && command -v dpkg >/dev/null; then
-		install_promtool 9>&-
-	fi
 	install_peers 9>&-
+	if command -v apt-get >/dev/null && command -v dpkg >/dev/null; then
+		install_promtool 9>&- || say "the test that needs promtool skips, or fails under make test"
+	fi
 fi

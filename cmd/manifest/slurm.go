@@ -54,8 +54,8 @@ func slurm(s Spec) string {
 func (s *Spec) slurmStep(b *strings.Builder) {
 	container := ""
 	if s.Image != "" {
-		container = " --container-image=" + shellescape.Quote(s.Image)
-		comment(b, "--container-image is an option of the plug-in pyxis.", "")
+		container = " --container-image=" + shellescape.Quote(s.Image) + ` --container-mounts="$PWD:$PWD"`
+		comment(b, "--container-image and --container-mounts are options of the plug-in pyxis. The file of the notice is made outside.", "")
 	}
 	comment(b, "One muster on each node. The variables of Slurm's step tell it the nodes, its rank and where they meet. Nodes tell each other "+
 		"of failures: srun kills no others because one has ended.", "")

@@ -42,7 +42,7 @@ var (
 	// errDead is why a run directory has nobody who answers: its muster has ended without removing it.
 	errDead = errors.New("its muster is dead")
 	// errMute is the same where a muster lives that has no socket.
-	errMute = errors.New("its muster has no control socket: it is of an older version, or has just begun")
+	errMute = errors.New("its muster has no control socket: it is of an older version, has just begun, or is about to end")
 	// errSilent is the same where it takes no time to answer.
 	errSilent = fmt.Errorf("its muster does not answer within %v", Patience)
 )

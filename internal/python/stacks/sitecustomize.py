@@ -68,7 +68,8 @@ class Finder:
     def find_spec(name, path=None, target=None):
         if name != C10D:
             return None
-        sys.meta_path.remove(Finder)
+        if Finder in sys.meta_path:  # somebody may keep finders of their own, and ask again
+            sys.meta_path.remove(Finder)
         for finder in sys.meta_path:
             spec = finder.find_spec(name, path, target)
             if spec is not None:

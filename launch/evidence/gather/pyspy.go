@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"muster/internal/printable"
@@ -40,6 +42,8 @@ func (l *look) spy(ctx context.Context, native bool) {
 		l.noSpy(why)
 		return
 	}
+	// A thread that the kernel keeps would be left with the signal that stops it for py-spy.
+	native = native && !slices.ContainsFunc(l.to.Threads, func(t evidence.Thread) bool { return t.State == "D" })
 	args := []string{"py-spy", "dump", "--json", "--pid", strconv.Itoa(l.PID)}
 	if native {
 		args = append(args, "--native")
@@ -48,6 +52,9 @@ func (l *look) spy(ctx context.Context, native bool) {
 	}
 	said, err := runSpy(ctx, tool, args, spyTime, mostSpied)
 	if err != nil {
+		if native {
+			l.letGo()
+		}
 		l.noSpy(err.Error())
 		return
 	}
@@ -61,6 +68,17 @@ func (l *look) spy(ctx context.Context, native bool) {
 	}
 	if len(l.to.Stacks) == 0 {
 		l.to.Stacks = withoutOurs(own)
+	}
+}
+
+// letGo has a process go on that a killed py-spy has left stopped. It was not stopped before.
+func (l *look) letGo() {
+	for range 5 {
+		if stat, err := os.ReadFile(l.path("stat")); err == nil && stateOf(stat) == "T" {
+			_ = l.Signal(syscall.SIGCONT) // it may have ended
+			return
+		}
+		time.Sleep(spyLeast / 5)
 	}
 }
 
@@ -95,8 +113,17 @@ func (l *look) findSpy(ctx context.Context) (tool, why string, is bool) {
 		path = filepath.Dir(program) + ":" + path
 	}
 	absolute := slices.DeleteFunc(strings.Split(path, ":"), func(dir string) bool { return !filepath.IsAbs(dir) })
-	tool, err := proc.LookPath("py-spy", "", []string{"PATH=" + strings.Join(absolute, ":")})
-	if err != nil || len(absolute) == 0 {
+	found := make(chan string, 1)
+	if !risky(ctx, func() { // these directories may be on the file system that hangs
+		tool, err := proc.LookPath("py-spy", "", []string{"PATH=" + strings.Join(absolute, ":")})
+		if err != nil || !begins(tool) {
+			tool = ""
+		}
+		found <- tool
+	}) {
+		return "", "py-spy cannot be looked for: the file system of its place does not answer", true
+	}
+	if tool = <-found; tool == "" || len(absolute) == 0 {
 		return "", "py-spy " + spyVersion + "x is not there, which would tell more", true
 	}
 	said, err := runSpy(ctx, tool, []string{"py-spy", "--version"}, spyTime/3, 1<<10)
@@ -108,6 +135,17 @@ func (l *look) findSpy(ctx context.Context) (tool, why string, is bool) {
 		return "", fmt.Sprintf("%s is version %q, and only %sx is used", tool, printable.Line(version, 32), spyVersion), true
 	}
 	return tool, "", true
+}
+
+// begins reads the beginning of a program: what cannot be read would keep whoever starts it.
+func begins(program string) bool {
+	f, err := os.Open(program) //nolint:gosec // a program on a worker's PATH
+	if err != nil {
+		return false
+	}
+	defer func() { _ = f.Close() }()
+	_, err = f.Read(make([]byte, 4096))
+	return err == nil
 }
 
 // runSpy runs py-spy. It ends with ctx at the latest.
