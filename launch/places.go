@@ -38,7 +38,7 @@ func (a *Agent) choosePlaces(ctx context.Context, again bool) (release func(), e
 	m, profile := a.meeting, a.Plan.Job.Env.Profile
 	none := func() {}
 	if profile == "" || ctx.Err() != nil || again && !m.alone() { // the others know those from before
-		return none, nil
+		return none, nil //nolint:nilerr // a round that is over has no places
 	}
 	board := m.Board()
 	if !m.alone() && board == nil {

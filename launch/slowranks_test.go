@@ -48,7 +48,7 @@ func TestSlowNodeLeaves(t *testing.T) {
 	if err := python.InstallCheckpoint(packages); err != nil {
 		t.Fatal(err)
 	}
-	c := startAgents(t, 4, `exec python3 -c "$TRAINING"`, func(i int, n *testNode) {
+	c := startAgents(t, 4, `exec python3 -c "$TRAINING"`, func(_ int, n *testNode) {
 		n.Procs, n.Grace, n.Restart.MaxRestarts, n.Restart.Delay = 1, time.Second, 3, time.Millisecond
 		n.SlowEvery, n.ExcludeStraggler, n.MinNodes = 300*time.Millisecond, true, 3
 		n.Environ = []string{"PYTHONPATH=" + packages, "TRAINING=" + slowTraining}

@@ -1,6 +1,7 @@
 package proc
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
@@ -47,14 +48,12 @@ func TestStrain(t *testing.T) {
 		},
 	} {
 		root := t.TempDir()
-		for path, text := range map[string]string{
+		maps.Copy(groups, map[string]string{
 			"proc/vmstat": "pswpout 7\npswpin 42\n",
 			"proc/stat":   "cpu  1 2 3 4 5 6 7 400 0 0\ncpu0 1 2 3 4 5 6 7 300 0 0\ncpu1 1 2 3 4 5 6 7 100 0 0\nintr 5\n",
 			"sys/devices/system/cpu/cpu0/thermal_throttle/core_throttle_total_time_ms": "10\n",
 			"sys/devices/system/cpu/cpu1/thermal_throttle/core_throttle_total_time_ms": "3000\n",
-		} {
-			groups[path] = text
-		}
+		})
 		for path, text := range groups {
 			path = filepath.Join(root, path)
 			if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
