@@ -39,6 +39,7 @@ const (
 	closeTime   = 2 * time.Second        // for what is left to be written when the job has ended
 	tellTime    = time.Second            // for a FIFO of --events to have room for another event
 	recordEvery = time.Second            // how often it is written how the job stands
+	sweepAfter  = 2 * time.Second        // after a job has begun, what is kept of others is looked at
 	mostRanks   = 512                    // of which that is written while the job runs
 	lockTime    = 200 * time.Millisecond // for somebody's look at a history that begins
 	lockPause   = 5 * time.Millisecond
@@ -84,6 +85,8 @@ type Keeper struct {
 	size   int64
 	seq    uint64
 	told   bool // that File takes no more
+	// others is where the histories of earlier jobs are, until it has been looked which of them are forgotten.
+	others string
 }
 
 // OpenFile opens the file of --events. Errors carry status 2.
@@ -130,12 +133,18 @@ func (k *Keeper) run(ctx context.Context) {
 	recorded, due := time.Now(), false
 	for ctx.Err() == nil {
 		wait, cancel := ctx, context.CancelFunc(func() {})
-		if due {
+		switch {
+		case due:
 			wait, cancel = context.WithDeadline(ctx, recorded.Add(recordEvery))
+		case k.others != "":
+			wait, cancel = context.WithDeadline(ctx, k.began.Add(sweepAfter))
 		}
 		found := k.cfg.Events.After(wait, k.seq)
 		cancel()
 		k.write(found)
+		if time.Since(k.began) >= sweepAfter {
+			k.sweep()
+		}
 		if due = due || len(found) > 0; due && time.Since(recorded) >= recordEvery {
 			k.record(false)
 			recorded, due = time.Now(), false
@@ -145,9 +154,18 @@ func (k *Keeper) run(ctx context.Context) {
 		k.write(found)
 	}
 	k.record(true)
+	k.sweep()
 }
 
-// open makes the directory, after a look at those of others.
+// sweep forgets histories of earlier jobs, once: all of them are read for that, which would keep a start from the processors.
+func (k *Keeper) sweep() {
+	if k.others != "" {
+		sweep(k.others)
+		k.others = ""
+	}
+}
+
+// open makes the directory.
 func (k *Keeper) open() error {
 	if k.cfg.Muster.RunDir == "" {
 		return errors.New("there is no run directory")
@@ -158,7 +176,7 @@ func (k *Keeper) open() error {
 		if err := os.Mkdir(all, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
-		sweep(all)
+		k.others = all
 		link := path
 		path = filepath.Join(all, filepath.Base(k.cfg.Muster.RunDir)+"."+strings.ToLower(rand.Text()[:8]))
 		if err := os.Mkdir(path, 0o700); err != nil {
