@@ -13,11 +13,14 @@ import (
 	"github.com/rs/zerolog"
 
 	"muster/rendezvous"
-	"muster/rendezvous/membership"
 )
 
-// beginPatience is how long the first node of a round may take to say how it begins.
-const beginPatience = time.Minute
+const (
+	// beginPatience is how long the first node of a round may take to say how it begins.
+	beginPatience = time.Minute
+	// storePatience is how long it may take to reach its store: less than lostAfter, as nobody hears of this node before.
+	storePatience = 10 * time.Second
+)
 
 // beginRecord is what the first node of a round says to the others of ours.
 type beginRecord struct {
@@ -72,7 +75,7 @@ func (h *Handler) begin(ctx context.Context, w world) (rendezvous.Round, error) 
 		return rendezvous.Round{}, err
 	}
 	if out.MasterAddr, out.MasterPort, out.AgentStore = rec.Addr, rec.Port, !rec.Mixed; r.store != nil {
-		out.HostRank, out.LeadRank, out.LossNotice = 0, 0, h.cfg.LostAfter
+		out.HostRank, out.LeadRank, out.LossNotice = 0, 0, h.cfg.LostAfter+2*h.cfg.LostAfter/beats
 	}
 	r.mixed, out.Number = rec.Mixed, rec.Number
 	h.mu.Lock()
@@ -212,6 +215,7 @@ func (h *Handler) beginFirst(ctx context.Context, r *round) (rec beginRecord, er
 func (h *Handler) withServer(ctx context.Context, rec *beginRecord) error {
 	if h.server != nil {
 		h.server.Reset()
+		h.server.Forget(boards) // the nodes of this round have left those before it
 	} else {
 		s, err := h.cfg.Listen(ctx)
 		if err != nil {
@@ -241,15 +245,15 @@ func (h *Handler) withoutServer(ctx context.Context, rec *beginRecord) (err erro
 
 // share reaches the store of a round whose nodes are all ours.
 func (r *round) share(ctx context.Context, rec beginRecord) error {
-	bounded, cancel := context.WithTimeout(ctx, connectTimeout)
+	bounded, cancel := context.WithTimeout(ctx, storePatience)
 	defer cancel()
 	store, err := r.h.cfg.Dial(bounded, net.JoinHostPort(rec.Addr, strconv.Itoa(rec.Port)))
 	if err != nil {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		return fmt.Errorf("%w: its store at %s:%d is not reached: %w", errAgain, rec.Addr, rec.Port, err)
+		return fmt.Errorf("%w: %w: %w", errAgain, errNoStore, err)
 	}
-	r.store, r.prefix = store, membership.KeyPrefix+"dlrover/"+rec.Nonce+"/"
+	r.store, r.prefix = store, boards+rec.Nonce+"/"
 	return nil
 }

@@ -246,6 +246,21 @@ func (c *Client) add(ctx context.Context, key string, delta int) (int, error) {
 	return o.number("value")
 }
 
+// addOne adds 1 to the number under a key and returns a sum that has it. It insists, and adds no second time what may
+// have arrived although the answer was lost: where the number has grown meanwhile, it takes that for its own doing.
+func (c *Client) addOne(ctx context.Context, key string) (sum int, err error) {
+	before, tried := 0, false
+	err = c.insist(ctx, func(ctx context.Context) (err error) {
+		if sum, err = c.add(ctx, key, 0); err != nil || tried && sum > before {
+			return err
+		}
+		before, tried = sum, true
+		sum, err = c.add(ctx, key, 1)
+		return err
+	})
+	return sum, err
+}
+
 // lookUpAll returns the values of all keys, nil where one of them is missing.
 func (c *Client) lookUpAll(ctx context.Context, keys []string) (map[string][]byte, error) {
 	wanted := make(dict, len(keys))

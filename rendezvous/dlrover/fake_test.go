@@ -29,6 +29,7 @@ type fake struct {
 	actions []message
 	state   []string // of the pre-check, the last one for ever
 	answer  func(class string) []byte
+	lost    func(ask object) bool // says that the answer gets lost on its way
 	down    bool
 	patient time.Duration
 	stop    bool // the job is stopping
@@ -112,6 +113,10 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	response := message{"BaseResponse", []attr{{"success", true}, {"data", []byte{}}}}
 	if said := f.handle(ask); said != nil {
 		response.attrs[1].value = pickled(*said)
+	}
+	if f.lost != nil && f.lost(ask) {
+		http.Error(w, "lost", http.StatusBadGateway)
+		return
 	}
 	_, _ = w.Write(pickled(response))
 }

@@ -27,6 +27,8 @@ type Conn interface {
 // Server is the store of a node.
 type Server interface {
 	rendezvous.Server
+	// Forget deletes those keys of the agents that begin with prefix.
+	Forget(prefix string)
 }
 
 // Config says how a node takes part.
@@ -72,6 +74,7 @@ type Handler struct {
 	steps    chan progress
 	outcome  rendezvous.VerdictKind // Succeed or Fail once the job has ended here
 	excluded string                 // why a check has excluded this node
+	leaving  *rendezvous.Verdict    // by which the master has this node replaced
 }
 
 var (
@@ -174,30 +177,78 @@ func either(ctx, other context.Context) (context.Context, func()) {
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// errAgain says that a round has fallen apart before it began.
-var errAgain = errors.New("the round has ended before it began")
+// errAgain says that a round has fallen apart before it began, errNoStore that it was because of this node.
+var (
+	errAgain   = errors.New("the round has ended before it began")
+	errNoStore = errors.New("this node does not reach its store")
+)
+
+// storeTries is in how many rounds, one after the other, this node may not reach their store. Each of them costs the
+// workers of the others.
+const storeTries = 3
+
+// tries counts rounds that have fallen apart one after the other.
+type tries struct {
+	since   time.Time // of the first of them
+	noStore int       // the last ones, because of this node
+}
 
 // Next implements rendezvous.Handler.
 func (h *Handler) Next(ctx context.Context, m rendezvous.Member) (rendezvous.Round, error) {
 	h.leave() //nolint:contextcheck // a round that is left ends also where ctx has ended
 	ctx, end := either(ctx, h.done)
 	defer end()
+	var failed tries
 	for {
+		began := time.Now()
 		w, err := h.meet(ctx, m.LocalWorldSize)
+		if time.Since(began) > h.cfg.JoinTimeout { // the round did without this node: that was no try
+			failed.since = time.Time{}
+		}
 		var r rendezvous.Round
 		if err == nil {
 			r, err = h.begin(ctx, w)
 		}
-		switch {
-		case errors.Is(err, errAgain):
-			h.cfg.Log.Warn().Err(err).Int("round", w.round-1).Msg("meeting the other nodes again")
+		if v := h.leavesOn(); v != nil {
 			h.leave() //nolint:contextcheck // as above
+			return rendezvous.Round{}, &rendezvous.OverError{Verdict: *v}
+		}
+		switch {
+		case errors.Is(err, errAgain) && ctx.Err() == nil:
+			h.leave() //nolint:contextcheck // as above
+			if err := h.tryAgain(ctx, &failed, err); err != nil {
+				return r, err
+			}
+			h.cfg.Log.Warn().Err(err).Int("round", w.round-1).Msg("meeting the other nodes again")
 			continue
 		case err != nil && ctx.Err() != nil:
 			return r, context.Cause(ctx)
 		}
 		return r, err
 	}
+}
+
+// tryAgain returns nil where another round may be tried after one that has fallen apart, because of why.
+func (h *Handler) tryAgain(ctx context.Context, failed *tries, why error) error {
+	failed.since = cmp.Or(failed.since, time.Now())
+	if failed.noStore++; !errors.Is(why, errNoStore) {
+		failed.noStore = 0
+	}
+	switch over := time.Since(failed.since) > h.cfg.JoinTimeout; {
+	case failed.noStore >= storeTries:
+		return h.notMet(ctx, "store-unreachable", fmt.Sprintf("%d times, one after the other: %v", storeTries, why),
+			"can this node connect to that address and port? --iface on the node there says which address it has for others")
+	case over:
+		return h.notMet(ctx, "join-timeout", fmt.Sprintf("no round has begun within %v: %v", h.cfg.JoinTimeout, why), moreTime)
+	}
+	return nil
+}
+
+// leavesOn returns the verdict by which the master has this node replaced, nil for none.
+func (h *Handler) leavesOn() *rendezvous.Verdict {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.leaving
 }
 
 // helloKey is under which a node of ours says that it waits for the round after one.
@@ -266,7 +317,7 @@ func (h *Handler) meet(ctx context.Context, workers int) (w world, err error) {
 		if len(w.nodes) > 0 {
 			began, pending = time.Now(), cmp.Or(pending, time.Now())
 			if h.cfg.PendTimeout > 0 && time.Since(pending) > h.cfg.PendTimeout {
-				return w, h.notMet(ctx, "pend-timeout", fmt.Sprintf("this node was in no round for %v", h.cfg.PendTimeout))
+				return w, h.notMet(ctx, "pend-timeout", fmt.Sprintf("this node was in no round for %v", h.cfg.PendTimeout), moreTime)
 			}
 		}
 		if time.Since(told) < tellEvery && time.Since(began) < h.cfg.JoinTimeout {
@@ -277,7 +328,7 @@ func (h *Handler) meet(ctx context.Context, workers int) (w world, err error) {
 		case over != nil:
 			return w, over
 		case time.Since(began) >= h.cfg.JoinTimeout:
-			return w, h.notMet(ctx, "join-timeout", fmt.Sprintf("no round was complete within %v: %s", h.cfg.JoinTimeout, why))
+			return w, h.notMet(ctx, "join-timeout", fmt.Sprintf("no round was complete within %v: %s", h.cfg.JoinTimeout, why), moreTime)
 		}
 		told = time.Now()
 		h.cfg.Log.Warn().Dur("dur_ms", time.Since(began)).Msg("waiting for other nodes at the master: " + why)
@@ -316,8 +367,11 @@ func (h *Handler) jobEnds() error {
 	return &rendezvous.OverError{Verdict: v}
 }
 
+// moreTime is a hint.
+const moreTime = "--join-timeout gives other nodes more time"
+
 // notMet is the error of a meeting that did not come about, of which the master is told.
-func (h *Handler) notMet(ctx context.Context, kind, why string) error {
+func (h *Handler) notMet(ctx context.Context, kind, why, hint string) error {
 	text, err := json.Marshal(map[string]any{
 		"rdzv_name": training, "node_rank": h.cfg.NodeRank, "err_type": kind, "err_message": why, "elapsed_time": seconds(h.cfg.JoinTimeout),
 	})
@@ -328,7 +382,7 @@ func (h *Handler) notMet(ctx context.Context, kind, why string) error {
 		h.cfg.Log.Warn().Err(err).Msg("the master was not told that no round came about")
 	}
 	err = fmt.Errorf("cannot meet the other nodes at %s: %s", h.c, why)
-	return errhint.Code(errhint.With(err, "--join-timeout gives other nodes more time"), errhint.TryAgain)
+	return errhint.Code(errhint.With(err, hint), errhint.TryAgain)
 }
 
 // leave ends what belongs to the last round.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"muster/internal/errhint"
@@ -41,7 +42,8 @@ type round struct {
 
 	verdict chan rendezvous.Verdict
 	tallied chan rendezvous.Tally
-	parted  bool // this node ends, and the others go on without it: nobody reports to it
+	parted  bool        // this node ends, and the others go on without it: nobody reports to it
+	silent  atomic.Bool // the node that serves the store was silent for too long
 }
 
 var _ rendezvous.Exchange = (*round)(nil)
@@ -70,8 +72,12 @@ func (r *round) watch() {
 		r.wg.Go(r.awaitVerdict)
 		r.wg.Go(r.beat)
 	}
-	if r.store != nil && r.me == 0 {
+	switch {
+	case r.store == nil:
+	case r.me == 0:
 		r.wg.Go(r.watchNodes)
+	default:
+		r.wg.Go(r.watchHost)
 	}
 }
 
@@ -104,6 +110,7 @@ func (r *round) learn(v rendezvous.Verdict) {
 
 // deliver tells the agent a verdict.
 func (r *round) deliver(v rendezvous.Verdict) {
+	v = r.instead(v)
 	r.learn(v)
 	select {
 	case r.verdict <- v:
@@ -122,17 +129,21 @@ func (r *round) demand(v rendezvous.Verdict) {
 	}
 }
 
-// leaveOn ends this node's part by a verdict of its own; the others meet without it. It reports whether the agent hears
-// of it.
-func (r *round) leaveOn(v rendezvous.Verdict) bool {
-	if r.ctx.Err() != nil {
-		return false
+// leaveOn ends this node's part by a verdict of its own, Handler.leaving; the others meet without it.
+func (r *round) leaveOn(v rendezvous.Verdict) {
+	if r.store == nil {
+		r.deliver(v)
+		return
 	}
-	if r.store != nil {
-		r.demand(withoutMe(v))
+	r.demand(withoutMe(v)) // awaitVerdict hears of that, and says instead what holds here
+}
+
+// instead is what a verdict means here: a node that has to leave does not meet the others again.
+func (r *round) instead(v rendezvous.Verdict) rendezvous.Verdict {
+	if own := r.h.leavesOn(); own != nil && v.Kind != rendezvous.Succeed && v.Kind != rendezvous.Fail {
+		return *own
 	}
-	r.deliver(v)
-	return true
+	return v
 }
 
 // withoutMe is what the failure of one node means to the others: the master has its pod replaced.
@@ -164,6 +175,9 @@ func (r *round) watchMaster() {
 
 // lost is the verdict where the store of the round has gone.
 func (r *round) lost(err error) rendezvous.Verdict {
+	if r.silent.Load() {
+		err = fmt.Errorf("it was silent for %v", r.h.cfg.LostAfter)
+	}
 	return rendezvous.Verdict{
 		Kind: rendezvous.Reassemble, Reason: "NodeLost", Rank: -1,
 		Message: fmt.Sprintf("the node with group rank 0, which serves the store of the round, is lost: %v", err),
@@ -227,52 +241,6 @@ func (r *round) peek(ctx context.Context, key string) ([]byte, error) {
 	return text, err
 }
 
-// beat says to the other nodes that this one lives.
-func (r *round) beat() {
-	every := r.h.cfg.LostAfter / beats
-	for n := int64(1); ; n++ {
-		if r.store.Set(r.ctx, r.own("beat"), strconv.AppendInt(nil, n, 10)) != nil {
-			return // awaitVerdict notices, too
-		}
-		if sleep(r.ctx, every) != nil {
-			return
-		}
-	}
-}
-
-// watchNodes notices that a node is silent.
-func (r *round) watchNodes() {
-	words, heard := make([]string, len(r.world.nodes)), make([]time.Time, len(r.world.nodes))
-	began, limit := time.Now(), r.h.cfg.LostAfter
-	for i := range heard {
-		heard[i] = began
-	}
-	for last := began; sleep(r.ctx, limit/beats) == nil; {
-		if gap := time.Since(last); gap > 2*limit/beats { // this node itself stood still
-			for i := range heard {
-				heard[i] = heard[i].Add(gap)
-			}
-		}
-		last = time.Now()
-		for rank, key := range r.keys("beat") {
-			text, err := r.peek(r.ctx, key)
-			if err != nil && !errors.Is(err, errNothing) {
-				return
-			}
-			if word := string(text); word != words[rank] {
-				words[rank], heard[rank] = word, time.Now()
-			}
-			if rank != r.me && time.Since(heard[rank]) > limit {
-				r.demand(rendezvous.Verdict{
-					Kind: rendezvous.Reassemble, Reason: "NodeLost", Rank: -1,
-					Message: fmt.Sprintf("the node with group rank %d (node rank %d) was silent for %v", rank, r.world.nodes[rank].rank, limit),
-				})
-				return
-			}
-		}
-	}
-}
-
 // offer proposes a verdict to all and returns the one that stands.
 func (r *round) offer(ctx context.Context, v rendezvous.Verdict) (rendezvous.Verdict, error) {
 	text, err := json.Marshal(v)
@@ -303,6 +271,7 @@ func (r *round) Propose(ctx context.Context, v rendezvous.Verdict) (rendezvous.V
 		r.tellFailure(ctx, v)
 	}
 	if r.store == nil {
+		v = r.instead(v)
 		r.learn(v)
 		return v, nil
 	}
@@ -320,6 +289,9 @@ func (r *round) Propose(ctx context.Context, v rendezvous.Verdict) (rendezvous.V
 		return v, fmt.Errorf("cannot propose how round %d ends: %w", r.world.round-1, err)
 	case alone && counts == said:
 		counts, r.parted = v, true
+	}
+	if own := r.instead(counts); own != counts {
+		counts, r.parted = own, true
 	}
 	r.learn(counts)
 	r.seen() //nolint:contextcheck // the others hear of it also where ctx has ended
@@ -411,11 +383,7 @@ func (r *round) sum() {
 // vain ends with success all the same.
 func (r *round) barrier() {
 	c, ctx := r.h.c, r.ctx
-	var n int
-	err := c.insist(ctx, func(ctx context.Context) (err error) {
-		n, err = c.add(ctx, torchKey(r.world.round, keyBarrier), 1)
-		return err
-	})
+	n, err := c.addOne(ctx, torchKey(r.world.round, keyBarrier))
 	if err == nil && n >= len(r.world.nodes) {
 		err = c.insist(ctx, func(ctx context.Context) error {
 			return c.set(ctx, torchKey(r.world.round, keyPassed), []byte("<val_ignored>"))

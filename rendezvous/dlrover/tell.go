@@ -95,9 +95,11 @@ func (h *Handler) obey(ctx context.Context, a action) {
 		}
 	case a.class == "NodeAction" && a.Type == "restart_worker":
 		h.cfg.Log.Warn().Str("reason", a.Reason).Msg("the master wants the workers restarted")
-		if r != nil {
-			r.demand(rendezvous.Verdict{
-				Kind: rendezvous.Reassemble, Reason: "MasterRestart", Rank: -1, Message: "DLRover's master wants the workers restarted",
+		if r != nil { // heartbeats go on while others are told
+			h.beside.Go(func() {
+				r.demand(rendezvous.Verdict{
+					Kind: rendezvous.Reassemble, Reason: "MasterRestart", Rank: -1, Message: "DLRover's master wants the workers restarted",
+				})
 			})
 		}
 	case a.class == "NodeAction" && a.Type == "relaunch_worker":
@@ -106,9 +108,14 @@ func (h *Handler) obey(ctx context.Context, a action) {
 			Kind: rendezvous.Fail, Reason: "MasterRelaunch", Rank: -1, Status: errhint.TryAgain, Node: h.cfg.Node,
 			Message: "DLRover's master wants this node replaced",
 		}
-		if r == nil || !r.leaveOn(v) {
+		h.mu.Lock()
+		h.leaving, r = &v, h.round
+		h.mu.Unlock()
+		if r == nil || r.ctx.Err() != nil {
 			h.stop(&rendezvous.OverError{Verdict: v})
+			return
 		}
+		h.beside.Go(func() { r.leaveOn(v) })
 	default:
 		h.cfg.Log.Warn().Str("action", a.class+" "+a.Type).Msg("the master wants something that muster does not know; nothing is done about it")
 	}

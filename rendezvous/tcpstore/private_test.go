@@ -309,6 +309,36 @@ func TestAgentsClientOverReset(t *testing.T) {
 	}
 }
 
+// TestForget deletes some keys of the agents, and no others; who waits for one goes on waiting.
+func TestForget(t *testing.T) {
+	s := listen(t, tcpstore.ServerConfig{Private: private})
+	ctx, host := timed(t), dialAs(t, s.Addrs()[0].String(), tcpstore.ClientConfig{Private: private})
+	mine := func(key string) string { return private + key }
+	for _, key := range []string{mine("a/1"), mine("a/2"), mine("ab"), "/a/1"} {
+		if err := host.Set(ctx, key, []byte(key)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := make(chan string, 1)
+	go func() {
+		value, err := host.Get(ctx, mine("a/3"))
+		got <- fmt.Sprintf("%s %v", value, err)
+	}()
+	testutil.Eventually(t, patience, "the wait arrives", func() bool { return tcpstore.Waiting(s) == 1 })
+	s.Forget(mine("a/"))
+	for key, want := range map[string]bool{mine("a/1"): false, mine("a/2"): false, mine("ab"): true, "/a/1": true} {
+		if there, err := host.Check(ctx, key); err != nil || there != want {
+			t.Errorf("%s is there: %v, %v", key, there, err)
+		}
+	}
+	if err := host.Set(ctx, mine("a/3"), []byte("v")); err != nil {
+		t.Fatal(err)
+	}
+	if word := <-got; word != "v <nil>" {
+		t.Error(word)
+	}
+}
+
 // TestWorkersClientEndsWithTheRound is the other side: who does not say that it is an agent's is none.
 func TestWorkersClientEndsWithTheRound(t *testing.T) {
 	s := listen(t, tcpstore.ServerConfig{Private: private})

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -121,6 +122,17 @@ func (s *Server) Reset() {
 	}
 	s.space.mu.Unlock()
 	close(resume)
+}
+
+// Forget deletes those keys of the agents that begin with prefix. Who waits for one of them goes on waiting.
+func (s *Server) Forget(prefix string) {
+	s.space.mu.Lock()
+	defer s.space.mu.Unlock()
+	for key := range s.space.agents.keys {
+		if strings.HasPrefix(key, prefix) {
+			s.space.agents.deleteLocked([]byte(key))
+		}
+	}
 }
 
 // emptyBacklog closes the connections that were not accepted yet.

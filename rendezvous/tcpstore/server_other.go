@@ -29,5 +29,8 @@ func (s *Server) Operations() uint64 { return 0 }
 // Reset does nothing.
 func (s *Server) Reset() {}
 
+// Forget does nothing.
+func (s *Server) Forget(string) {}
+
 // Close does nothing.
 func (s *Server) Close() error { return nil }
