@@ -109,7 +109,7 @@ type Agent struct {
 	told      []NodeFault
 	// unfit is how this node leaves that a check has found unfit, while another one leaves before it; nil for none.
 	unfit     *policy.Decision
-	siteAsked time.Time // when the site has said last whether this node is fit
+	siteAsked time.Time // when the site has said last that this node is fit, or nothing of use
 	// atDoor is how this node leaves that was found unfit while it waited to join; nil: it was not.
 	atDoor *policy.Decision
 

@@ -22,6 +22,7 @@ type testHandler struct {
 	Spare        bool
 	LossNotice   time.Duration // of rounds of several nodes
 	Lasts        time.Duration // each round's lease; 0: none
+	Deaf         int           // the round in which the verdict is heard only in answer to a proposal; 0: none
 	Done         func() error  // closes what Store needs
 
 	round        int // the current one; -1 before the first
@@ -33,6 +34,7 @@ type testHandler struct {
 	sum          chan rendezvous.Tally
 	leases       chan time.Time
 	stopWatch    func()
+	proposed     chan struct{} // has a value once this node has proposed
 }
 
 func (h *testHandler) key(format string, args ...any) string {
@@ -126,11 +128,19 @@ func (h *testHandler) Next(ctx context.Context, m rendezvous.Member) (rendezvous
 func (h *testHandler) watch() {
 	h.verdicts = make(chan rendezvous.Verdict, 2)
 	verdicts, leases := h.verdicts, h.leases
+	h.proposed = make(chan struct{}, 1)
+	proposed, round := h.proposed, h.round
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	for _, key := range []string{h.key("verdict"), h.key("push/%d", h.Index)} {
+	for i, key := range []string{h.key("verdict"), h.key("push/%d", h.Index)} {
 		wg.Go(func() {
 			var v rendezvous.Verdict
+			if round > 0 && round == h.Deaf && i == 0 {
+				select {
+				case <-proposed:
+				case <-ctx.Done():
+				}
+			}
 			if text, err := h.Store.Get(ctx, key); err == nil && json.Unmarshal(text, &v) == nil {
 				if leases != nil && (v.Kind == rendezvous.Succeed || v.Kind == rendezvous.Fail) {
 					leases <- time.Time{}
@@ -154,6 +164,12 @@ func (h *testHandler) Verdict() <-chan rendezvous.Verdict { return h.verdicts }
 func (h *testHandler) Lease() <-chan time.Time { return h.leases }
 
 func (h *testHandler) Propose(ctx context.Context, v rendezvous.Verdict) (rendezvous.Verdict, error) {
+	defer func() {
+		select {
+		case h.proposed <- struct{}{}:
+		default: // it had before
+		}
+	}()
 	text, err := json.Marshal(v)
 	if err != nil {
 		return v, err

@@ -56,6 +56,7 @@ type testNode struct {
 	Dir          string
 	Index, Nodes int
 	Spare        bool
+	Deaf         int
 	Procs        int
 	Script       string   // of every worker, for sh
 	Python       string   // a script that is started warm instead; empty: none
@@ -147,7 +148,7 @@ func runTestAgent(config string) error {
 		return err
 	}
 	handler := &testHandler{
-		Store: store, Index: n.Index, Nodes: n.Nodes, Spare: n.Spare, LossNotice: n.LossNotice, Lasts: n.Lease,
+		Store: store, Index: n.Index, Nodes: n.Nodes, Spare: n.Spare, Deaf: n.Deaf, LossNotice: n.LossNotice, Lasts: n.Lease,
 		Done: store.Close,
 	}
 	plan.Job.Check.OnNodeFault, plan.Job.Nodes.Min, plan.Job.Check.ExcludeStraggler = n.OnNodeFault, n.MinNodes, n.ExcludeStraggler

@@ -92,13 +92,20 @@ func (a *Agent) check(ctx context.Context) (*policy.Decision, error) {
 		a.unfit = unfit
 		return unfit, nil
 	}
+	m := a.meeting
+	fit := func() {
+		if m.rest == nil { // else the round was over before anybody could say that
+			a.unfit = nil
+		}
+	}
 	if a.Checker == nil {
+		fit()
 		return nil, nil //nolint:nilnil // see above
 	}
-	m := a.meeting
 	board := a.meeting.Board()
 	if board == nil && !m.alone() {
 		a.Log.Warn().Msg("nodes are not checked: agents of torchrun or DLRover take part, which know of no check")
+		fit()
 		return nil, nil //nolint:nilnil // see above
 	}
 	if keeper, is := a.Handler.(rendezvous.Doorkeeper); is && board == nil {

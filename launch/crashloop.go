@@ -64,10 +64,11 @@ func (c *crashLoop) begin(now time.Time) {
 }
 
 // further reports whether the job has come further with the workers that run or have failed just now, as far as
-// --crash-loop wants to know it.
+// --crash-loop wants to know it. It is also found out for --on-hang exclude.
 func (a *Agent) further(ctx context.Context) bool {
 	c := &a.loop
-	if a.Plan.Job.Restart.CrashLoop == 0 {
+	counts := a.Plan.Job.Restart.CrashLoop > 0
+	if !counts && !a.Plan.Job.Hang.Exclude {
 		return true
 	}
 	if !c.judged {
@@ -83,7 +84,7 @@ func (a *Agent) further(ctx context.Context) bool {
 		}
 		c.expelled = c.expelled && !c.further
 	}
-	return c.further
+	return c.further || !counts
 }
 
 // farthest is how far the job has come, as far as it is known here. back says that workers here tell steps which do not

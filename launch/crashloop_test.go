@@ -86,8 +86,8 @@ func TestDistance(t *testing.T) {
 	}
 }
 
-// TestCrashLoopOfNodes: workers of a job on two nodes fail again and again without a word of progress. All nodes end
-// with the status that says so, and what the failures have in common.
+// TestCrashLoopOfNodes: workers of a job on two nodes fail again and again without a word of progress, all on one node
+// that the job cannot do without. All nodes end with the status that says so, and what the failures have in common.
 func TestCrashLoopOfNodes(t *testing.T) {
 	t.Parallel()
 	c := startAgents(t, 2, see+`test $RANK = 3 || exec sleep 100

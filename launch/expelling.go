@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"muster/internal/errhint"
+	"muster/launch/control"
 	"muster/launch/diagnose"
-	"muster/launch/evidence"
 	"muster/launch/policy"
 	"muster/rendezvous"
 )
@@ -39,8 +39,13 @@ func (a *Agent) toLeave(groupRank int, node string, status int, reason string) r
 var nodesCause = []diagnose.Kind{diagnose.Stopped, diagnose.Blocked}
 
 // hungNode is the node that has to leave because of a hang: its workers hold up all others, and the reason lies in it.
-func (a *Agent) hungNode(v diagnose.Verdict, nodes []evidence.Node) rendezvous.Expulsion {
-	if !slices.Contains(nodesCause, v.Kind) || len(v.Culprits) == 0 {
+// There is none where a node could not be looked at, which may be the reason itself. Workers in the kernel also read and
+// write, each at its own time: the node is to blame only where others wait for them. One that waits for the files of
+// another machine would wait for them on any node.
+func (a *Agent) hungNode(v diagnose.Verdict, seen control.Looked) rendezvous.Expulsion {
+	nodes := seen.Nodes
+	if !slices.Contains(nodesCause, v.Kind) || len(v.Culprits) == 0 || len(seen.Missing) > 0 ||
+		v.Kind == diagnose.Blocked && len(v.Victims) == 0 {
 		return rendezvous.Expulsion{}
 	}
 	at := -1
@@ -48,7 +53,7 @@ func (a *Agent) hungNode(v diagnose.Verdict, nodes []evidence.Node) rendezvous.E
 		for _, r := range nodes[i].Ranks {
 			switch {
 			case !slices.Contains(v.Culprits, r.Rank):
-			case at >= 0 && at != i:
+			case at >= 0 && at != i, diagnose.Remote(&r):
 				return rendezvous.Expulsion{} // no single node is to blame
 			default:
 				at = i
@@ -91,24 +96,78 @@ func (a *Agent) uniqueName() bool {
 	return same == 1
 }
 
-// expel does what the last round has decided on one of its nodes. It returns nothing where none has to leave.
+// expels takes over which node has to leave, as the round before has decided, or has had to do and could not: another
+// verdict than that one's leaving ended it.
+func (m *meeting) expels(last *meeting) {
+	e := last.expel
+	over := func(v rendezvous.Verdict) bool { // it was waited for in vain, or has left
+		return v.Reason == string(reasonUnfit) || v.Kind == rendezvous.Reassemble && v.Node == e.Node && v.Status == e.Status
+	}
+	if i := slices.IndexFunc(last.known, func(v rendezvous.Verdict) bool { return v.Exclude.Any() }); i >= 0 {
+		e = last.known[i].Exclude
+		m.expel, m.expelFrom, m.expelMe = e, last.GroupWorldSize, e.GroupRank == last.GroupRank
+	} else if !slices.ContainsFunc(last.known, over) {
+		m.expel, m.expelFrom, m.expelMe = e, last.expelFrom, last.expelMe
+	}
+}
+
+// hasGone reports whether the node that has to leave did not come into the round: the kernel keeps its workers, and its
+// muster has ended. Another node may have its place, and others may have gone, too, so that names tell it, where each
+// node has one of its own.
+func (a *Agent) hasGone(ctx context.Context) bool {
+	m := a.meeting
+	if m.expelMe {
+		return false
+	}
+	a.Steering.mu.Lock()
+	b := a.Steering.board
+	a.Steering.mu.Unlock()
+	known := b.Board != nil && m.expel.Node != a.Plan.Hostname
+	if known {
+		for i, h := range hearAll(ctx, b) {
+			switch {
+			case i == b.groupRank:
+			case h == nil:
+				known = false
+			case h.Status.Tasks[0].Node == m.expel.Node:
+				return false
+			}
+		}
+	}
+	return known || m.GroupWorldSize < m.expelFrom
+}
+
+// tellExpelled has the job remember a node that had to leave, and tells who wants to hear of it.
+func (a *Agent) tellExpelled(ctx context.Context, e rendezvous.Expulsion) {
+	leads := a.meeting.GroupRank == 0
+	a.loop.expelled = true
+	a.slow.gone(e)
+	a.exclude(ctx, []rendezvous.Exclusion{{Node: e.Node, Reason: e.Reason}}, leads)
+	if leads {
+		a.tellFault(ctx, NodeFault{Node: e.Node, Reason: e.Reason, Status: e.Status})
+	}
+}
+
+// expel does what a round before has decided on one of its nodes. It returns nothing where none has to leave.
 func (a *Agent) expel(ctx context.Context) *policy.Decision {
 	m := a.meeting
 	e := m.expel
 	if !e.Any() {
 		return nil
 	}
-	m.expel = rendezvous.Expulsion{}
-	if !m.expelMe && m.GroupWorldSize < m.expelFrom { // it has not come back: its workers may not have ended
-		a.exclude(ctx, []rendezvous.Exclusion{{Node: e.Node, Reason: e.Reason}}, m.GroupRank == 0)
+	if a.hasGone(ctx) {
+		m.expel = rendezvous.Expulsion{}
+		a.tellExpelled(ctx, e)
 		return nil
 	}
 	if !a.canSpare(&m.Round) {
+		m.expel = rendezvous.Expulsion{}
 		if m.GroupRank == 0 {
 			a.Log.Warn().Str("node", e.Node).Str("reason", e.Reason).Msg("the node is not excluded: too few nodes would be left")
 		}
 		return nil
 	}
+	m.expelFrom = m.GroupWorldSize
 	out := CheckOutcome{
 		Again: true, Message: fmt.Sprintf("node %s has to leave: %s", e.Node, e.Reason),
 		Excluded: []rendezvous.Exclusion{{Node: e.Node, Reason: e.Reason}},
@@ -120,12 +179,8 @@ func (a *Agent) expel(ctx context.Context) *policy.Decision {
 	if d.Verdict == policy.Leave {
 		a.unfit = d
 	}
-	m.checked, a.loop.expelled = true, true
-	a.slow.gone(e)
-	a.exclude(ctx, out.Excluded, m.GroupRank == 0)
-	if m.GroupRank == 0 {
-		a.tellFault(ctx, NodeFault{Node: e.Node, Reason: e.Reason, Status: e.Status})
-	}
+	m.checked = true
+	a.tellExpelled(ctx, e)
 	a.Steering.checked(out, d, nil, time.Duration(0))
 	return d
 }

@@ -116,7 +116,7 @@ func (a *Agent) explain(ctx context.Context, s silence) (h hang, lives bool) {
 	}
 	h = hang{silence: s, verdict: diagnose.Of(seen.Nodes, seen.Missing)}
 	if a.Plan.Job.Hang.Exclude {
-		h.exclude = a.hungNode(h.verdict, seen.Nodes)
+		h.exclude = a.hungNode(h.verdict, seen)
 	}
 	if h.path, err = a.keepHang(seen, at, h.verdict); err != nil {
 		a.Log.Warn().Err(err).Msg("the evidence of the hang is not kept")
@@ -128,9 +128,6 @@ func (a *Agent) explain(ctx context.Context, s silence) (h hang, lives bool) {
 	}
 	if h.path != "" {
 		e = e.Str("path", h.path+".txt")
-	}
-	if h.exclude.Any() {
-		e = e.Str("excluded", h.exclude.Node)
 	}
 	e.Msg("the workers hang")
 	a.Steering.hung(report.Hang{
@@ -153,17 +150,30 @@ func (s *Steering) hung(h report.Hang) {
 
 // stepHang decides what follows from a hang.
 func (a *Agent) stepHang(ctx context.Context, h hang, lingers bool) policy.Decision {
-	action := a.Plan.Job.Hang.Action
-	if lingers || a.meeting.decided() || action != job.HangRestart && action != job.HangFail && !h.exclude.Any() {
-		return policy.Decision{Rank: -1}
+	action, d := a.Plan.Job.Hang.Action, policy.Decision{Rank: -1}
+	acts := action == job.HangRestart || action == job.HangFail
+	if lingers || a.meeting.decided() || !acts && !h.exclude.Any() {
+		return d
 	}
-	a.loop.remember(attempt{rank: -1, how: "a hang", says: h.verdict.Sentence})
-	return a.policy.Step(policy.Event{
-		Kind: policy.WorkersHang, At: time.Now(), StartAgain: action == job.HangRestart || h.exclude.Any(),
-		Status: errhint.Deadline, Exclude: h.exclude,
-		Further: a.further(context.WithoutCancel(ctx)), // it bounds itself
-		Text:    a.hangText(h),
-	})
+	further := a.further(context.WithoutCancel(ctx)) // it bounds itself
+	if h.exclude.Any() && a.loop.expelled {
+		a.Log.Warn().Str("node", h.exclude.Node).Msg("the node is not excluded: another one was, and the job has not come further since")
+		h.exclude = rendezvous.Expulsion{}
+	}
+	if acts || h.exclude.Any() {
+		a.loop.remember(attempt{rank: -1, how: "a hang", says: h.verdict.Sentence})
+		d = a.policy.Step(policy.Event{
+			Kind: policy.WorkersHang, At: time.Now(), StartAgain: action == job.HangRestart || h.exclude.Any(), Borne: !acts,
+			Status: errhint.Deadline, Exclude: h.exclude, Further: further, Text: a.hangText(h),
+		})
+	}
+	if d.Verdict == policy.CarryOn {
+		a.loop.judged = false // the workers may come further yet
+		if h.exclude.Any() {
+			a.Log.Warn().Str("node", h.exclude.Node).Msg("the node is not excluded: no restart is left")
+		}
+	}
+	return d
 }
 
 // hangText says that the workers hang, and what they do.

@@ -45,7 +45,7 @@ type meeting struct {
 	heldUp       *report.HeldUp
 	soughtHeldUp bool
 	// expel is the node that has to leave before workers start, expelMe says that it is this one, expelFrom how many nodes
-	// there were when that was decided.
+	// there were when it was last there.
 	expel     rendezvous.Expulsion
 	expelMe   bool
 	expelFrom int
@@ -177,9 +177,8 @@ func (a *Agent) meet(ctx context.Context) (*Result, error) {
 		return a.notMet(ctx, waiting, err)
 	}
 	a.meeting = &meeting{Round: round, began: time.Now(), verdicts: round.Verdict()}
-	if last != nil && last.verdict != nil && last.verdict.Exclude.Any() {
-		a.meeting.expel, a.meeting.expelFrom = last.verdict.Exclude, last.GroupWorldSize
-		a.meeting.expelMe = last.verdict.Exclude.GroupRank == last.GroupRank
+	if last != nil {
+		a.meeting.expels(last)
 	}
 	a.Steering.completed(round, time.Since(began))
 	a.Steering.otherNodes(last, round)

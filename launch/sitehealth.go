@@ -18,12 +18,15 @@ import (
 )
 
 const (
-	// siteTime is how long the site's health check may take, as NVIDIA's launcher has it.
+	// siteTime is how long the site's service, and its command, may take each, as NVIDIA's launcher has it.
 	siteTime = 60 * time.Second
-	// siteAgain is for how long an answer counts: a node that has waited longer for the others is asked for again.
+	// siteAgain is for how long it counts that a node is fit: one that has waited longer for the others is asked for again.
 	siteAgain = 30 * time.Second
 	// maxSiteOutput bounds what is kept of what the command prints.
 	maxSiteOutput = 64 << 10
+	// shellSignal and the number of a signal, of which lastSignal is the greatest, are the status of a shell whose
+	// command was killed.
+	shellSignal, lastSignal = 128, 64
 )
 
 // siteArgs are the arguments that NVIDIA's launcher gives the service (nvidia-resiliency-ext 0.7.0, read).
@@ -37,11 +40,12 @@ func (a *Agent) siteHealth(ctx context.Context, round int) *policy.Decision {
 		return nil
 	}
 	began := time.Now()
-	bounded, cancel := context.WithTimeout(ctx, siteTime)
-	defer cancel()
 	var reasons []string
 	if rules.Socket != "" {
-		switch said, err := nodehealth.Ask(bounded, rules.Socket, siteArgs); {
+		bounded, cancel := context.WithTimeout(ctx, siteTime)
+		said, err := nodehealth.Ask(bounded, rules.Socket, siteArgs)
+		cancel()
+		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
@@ -51,7 +55,10 @@ func (a *Agent) siteHealth(ctx context.Context, round int) *policy.Decision {
 		}
 	}
 	if rules.Command != "" {
-		switch said, err := a.healthCommand(bounded, round); {
+		bounded, cancel := context.WithTimeout(ctx, siteTime) // one of its own: the service may have used up the other
+		said, err := a.healthCommand(bounded, round)
+		cancel()
+		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
@@ -60,8 +67,8 @@ func (a *Agent) siteHealth(ctx context.Context, round int) *policy.Decision {
 			reasons = append(reasons, said...)
 		}
 	}
-	a.siteAsked = time.Now()
 	if len(reasons) == 0 {
+		a.siteAsked = time.Now() // one that is not fit is asked for again, if another verdict keeps it from leaving
 		return nil
 	}
 	text := fmt.Sprintf("node %s is not fit, as its site says: %s", a.Plan.Hostname, strings.Join(reasons, "; "))
@@ -119,7 +126,8 @@ func (a *Agent) healthCommand(ctx context.Context, round int) (reasons []string,
 	switch exit := p.Exit(); {
 	case exit.Success():
 		return nil, nil
-	case exit.Signal != 0, exit.Code == errhint.NotExecuted, exit.Code == errhint.NotFound:
+	case exit.Signal != 0, exit.Code == errhint.NotExecuted, exit.Code == errhint.NotFound,
+		exit.Code > shellSignal && exit.Code <= shellSignal+lastSignal: // a shell has run it, and it was killed
 		return nil, fmt.Errorf("the health command %q ended with status %d: %s", job.ShownText(command), exit.Status(), lastLine(said))
 	default:
 		reason := fmt.Sprintf("its health command ended with status %d", exit.Code)

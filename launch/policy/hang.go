@@ -16,8 +16,12 @@ func (p *Policy) hang(e Event) Decision {
 	if loop, is := p.looping(e); is && !e.Exclude.Any() {
 		return loop
 	}
-	switch why := p.overLimit(e.At); {
-	case why == job.ReasonWorkerFailed, p.rules.Policy == job.RestartNever, p.rules.Policy == job.RestartOnNodeFail:
+	why := p.overLimit(e.At)
+	never := why == job.ReasonWorkerFailed || p.rules.Policy == job.RestartNever || p.rules.Policy == job.RestartOnNodeFail
+	switch {
+	case e.Borne && (never || why != ""):
+		return Decision{Rank: -1}
+	case never:
 		p.state = decided // there was no limit to reach
 		return d
 	case why != "":

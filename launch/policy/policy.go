@@ -53,8 +53,8 @@ type Event struct {
 	Everywhere bool
 	Text       string
 	// StartAgain says of WorkersHang that the workers are to start again, if a restart is left; the job fails
-	// otherwise. Its Text says what they do, its Status how the job ends.
-	StartAgain bool
+	// otherwise, unless it is Borne. Its Text says what they do, its Status how the job ends.
+	StartAgain, Borne bool
 	// Exclude is the node that workers can go on without: it belongs to WorkersHang, where it is to leave, and to
 	// WorkerExited, where it is to leave instead of the end of a job in a crash loop. The zero value is none.
 	Exclude rendezvous.Expulsion

@@ -102,6 +102,7 @@ func parseEvent(t *testing.T, word, rest string) Event {
 		}
 	case "hang":
 		e.Kind, e.StartAgain, e.Status, e.Text = WorkersHang, slices.Contains(fields, "restart"), 124, "nobody lives"
+		e.Borne = slices.Contains(fields, "borne")
 		if slices.Contains(fields, "exclude") {
 			e.Exclude = rendezvous.Expulsion{GroupRank: 1, Node: "node-b", Status: 80}
 		}
