@@ -102,7 +102,8 @@ func TestSiteHealth(t *testing.T) {
 		"not to be run": {job.HealthRules{Command: "muster_no_such_command"}, 0, "has not said whether this node is fit"},
 		"killed":        {job.HealthRules{Command: "kill -9 $$"}, 0, "has not said whether this node is fit"},
 		"killed in a shell": {
-			job.HealthRules{Command: `sh -c 'kill -9 $$'; exit $?`}, 0,
+			job.HealthRules{Command: `sh -c 'kill -9 $$'; exit $?`},
+			0,
 			"ended with status 137",
 		},
 		"no service": {job.HealthRules{Socket: "/nonexistent/socket"}, 0, "cannot ask the health service at /nonexistent/socket"},
@@ -152,7 +153,9 @@ func TestHungNode(t *testing.T) {
 		"another node cannot be looked at": {diagnose.Blocked, []int{0}, missing, false},
 		"by NFS":                           {diagnose.Blocked, []int{0}, looked(waits, rank(1, "D", "rpc_wait_bit_killable")), false},
 		"by Lustre": {
-			diagnose.Blocked, []int{0}, looked(waits, rank(1, "D", "folio_wait_bit_common", "folio_wait_bit_common", "ll_file_read_iter")),
+			diagnose.Blocked,
+			[]int{0},
+			looked(waits, rank(1, "D", "folio_wait_bit_common", "folio_wait_bit_common", "ll_file_read_iter")),
 			false,
 		},
 		"asleep": {diagnose.Sleeps, []int{0}, looked(waits, stopped), false},

@@ -8,8 +8,8 @@ import (
 )
 
 // remote are the beginnings of the names of the kernel's functions in which a process waits for files of another
-// machine, or of a program that serves them: NFS, Lustre, Ceph, FUSE, CIFS, 9p, AFS, GPFS, BeeGFS, GFS2, OCFS2 (from
-// their sources, as Linux 6.x has them; GPFS and BeeGFS from reports of users).
+// machine, or of a program that serves them: NFS, Lustre, Ceph, FUSE, CIFS, 9p, AFS, GPFS, BeeGFS, GFS2, OCFS2. The
+// list is from memory of their sources: a name that is missing costs one exclusion at most.
 var remote = []string{
 	"nfs", "__nfs", "rpc_", "__rpc_", "xprt_", "nlm", "ptlrpc_", "ldlm_", "osc_", "lov_", "mdc_", "cl_sync_io", "cl_lock_", "ll_file_",
 	"ceph_", "__ceph", "fuse_", "__fuse", "request_wait_answer", "cifs_", "smb2_", "SMB2_", "wait_for_response", "p9_", "v9fs_", "afs_",
