@@ -138,7 +138,7 @@ func checkSettings() []setting {
 		{
 			flag: "health-command", arg: "CMD", group: groupCheck, anywhere: true, use: use{byAgents},
 			help: "Command for the shell that says by its exit status whether this node is fit, before it takes part in a round: 0 that it is; any other that it is not, and its last line says why: the node leaves with status 80. A command that cannot be run, is killed, or takes longer than 60 s changes nothing. It has MUSTER_NODE, MUSTER_RUN_ID and MUSTER_ROUND.",
-			set:  func(r *Request, text string) error { r.Job.Health.Command = text; return nil },
+			set:  func(r *Request, text string) error { r.Job.Health.Command = text; return notBlank(text, "a command") },
 		},
 		{
 			flag: "report", arg: "DIR", group: groupCheck, anywhere: true, use: use{anyCheck},

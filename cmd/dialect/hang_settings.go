@@ -78,7 +78,7 @@ func hangSettings() []setting {
 		{
 			flag: "hang-dir", arg: "DIR", group: groupExits, anywhere: true, use: use{watchesHangs},
 			help: "Keep the evidence of hangs in this directory, that of the newest five, and not under the log directory.",
-			set:  func(r *Request, text string) error { r.Job.Hang.Dir = text; return nil },
+			set:  func(r *Request, text string) error { r.Job.Hang.Dir = text; return notBlank(text, "a directory") },
 		},
 		{
 			flag: "stacks", arg: "auto|on|off", def: "auto", group: groupExits, anywhere: true, use: use{byAgents},

@@ -75,3 +75,20 @@ func TestHangSettings(t *testing.T) {
 		}
 	}
 }
+
+// A flag whose word is blank says nothing, and is refused.
+func TestBlankSettings(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--health-command", " "}, "name a command"},
+		{[]string{"--hang-timeout", "9", "--hang-dir", ""}, "name a directory"},
+	} {
+		_, err := native(nil, "", append(c.args, "prog")...)
+		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), c.args[len(c.args)-2]) {
+			t.Errorf("%q: %v, want %q and the flag's name", c.args, err, c.want)
+		}
+	}
+}
