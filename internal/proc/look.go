@@ -36,28 +36,14 @@ func TreesOf(pids []int) (map[int][]Seen, error) {
 }
 
 // tree is a process, itself first, with its descendants and orphans of its session.
-func (s *snapshot) tree(pid int) (tree []*procInfo) {
-	first := s.procs[pid]
-	if first == nil {
-		return nil
-	}
-	next, seen := []*procInfo{first}, map[int]bool{}
+func (s *snapshot) tree(pid int) []*procInfo {
+	var members []*procInfo
 	for _, p := range s.procs {
 		if p.sid == pid {
-			next = append(next, p)
+			members = append(members, p)
 		}
 	}
-	for len(next) > 0 {
-		p := next[0]
-		next = next[1:]
-		if seen[p.PID] {
-			continue
-		}
-		seen[p.PID] = true
-		tree = append(tree, p)
-		next = append(next, s.kids[p.PID]...)
-	}
-	return tree
+	return s.family(pid, map[int][]*procInfo{pid: members})
 }
 
 // Signal sends sig to the process, and to nothing else that has its number by now.
