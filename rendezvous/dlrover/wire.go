@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // maxAnswer bounds what the master may answer, in bytes.
@@ -28,6 +28,8 @@ const jobUID = "job_uid"
 
 // errStranger means that the master is that of another job.
 var errStranger = errors.New("the master there is that of another job")
+
+var errProtobuf = errors.New("the answer is no message of protobuf")
 
 // wire carries one request. get returns the pickle that the master answers with, empty for none; report whether it has
 // taken what was reported.
@@ -86,11 +88,9 @@ func dialGRPC(addr string, from sender) (*grpcWire, error) {
 
 // envelope is a Message: int32 node_id = 1, string node_type = 2, bytes data = 3.
 func (w *grpcWire) envelope(data []byte) []byte {
-	b := binary.AppendUvarint([]byte{1 << 3}, uint64(int64(int32(w.from.id))))
-	b = binary.AppendUvarint(append(b, 2<<3|2), uint64(len(w.from.kind)))
-	b = append(b, w.from.kind...)
-	b = binary.AppendUvarint(append(b, 3<<3|2), uint64(len(data)))
-	return append(b, data...)
+	b := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), uint64(int64(int32(w.from.id))))
+	b = protowire.AppendString(protowire.AppendTag(b, 2, protowire.BytesType), w.from.kind)
+	return protowire.AppendBytes(protowire.AppendTag(b, 3, protowire.BytesType), data)
 }
 
 func (w *grpcWire) call(ctx context.Context, method string, data []byte) (answer []byte, err error) {
@@ -125,46 +125,27 @@ func (w *grpcWire) report(ctx context.Context, data []byte) (bool, error) {
 func (w *grpcWire) close() error { return w.conn.Close() }
 
 // fields reads a message of protobuf: whether the number in field 1 is not zero, and the bytes of field want.
-func fields(b []byte, want uint64) (first bool, content []byte, err error) {
-	bad := errors.New("the answer is no message of protobuf")
+func fields(b []byte, want protowire.Number) (first bool, content []byte, err error) {
 	for len(b) > 0 {
-		key, n := binary.Uvarint(b)
-		if n <= 0 {
-			return false, nil, bad
+		number, kind, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return false, nil, errProtobuf
 		}
 		b = b[n:]
-		var size uint64
-		switch key & 7 {
-		case 0:
-			v, n := binary.Uvarint(b)
-			if n <= 0 {
-				return false, nil, bad
-			}
-			if key>>3 == 1 {
-				first = v != 0
-			}
-			b = b[n:]
-			continue
-		case 1:
-			size = 8
-		case 5:
-			size = 4
-		case 2:
-			v, n := binary.Uvarint(b)
-			if n <= 0 {
-				return false, nil, bad
-			}
-			size, b = v, b[n:]
+		switch {
+		case kind == protowire.VarintType && number == 1:
+			var v uint64
+			v, n = protowire.ConsumeVarint(b)
+			first = v != 0
+		case kind == protowire.BytesType && number == want:
+			content, n = protowire.ConsumeBytes(b)
 		default:
-			return false, nil, bad
+			n = protowire.ConsumeFieldValue(number, kind, b)
 		}
-		if size > uint64(len(b)) {
-			return false, nil, bad
+		if n < 0 {
+			return false, nil, errProtobuf
 		}
-		if key&7 == 2 && key>>3 == want {
-			content = b[:size]
-		}
-		b = b[size:]
+		b = b[n:]
 	}
 	return first, content, nil
 }
