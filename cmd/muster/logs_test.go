@@ -427,19 +427,7 @@ func TestBreakpointOnATerminal(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		var shown testutil.Buffer
-		read := make(chan struct{})
-		go func() {
-			defer close(read)
-			buf := make([]byte, 4096)
-			for {
-				n, err := screen.Read(buf)
-				if err != nil {
-					return
-				}
-				_, _ = shown.Write(buf[:n])
-			}
-		}()
+		shown, read := testutil.ReadScreen(screen)
 		if _, err := screen.WriteString("p f'it is {x}'\nc\n"); err != nil {
 			t.Fatal(err)
 		}
