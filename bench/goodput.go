@@ -91,9 +91,11 @@ func goodput(ctx context.Context, b *bench) ([]row, error) {
 			r.Note = fmt.Sprintf("%.0f and %.0f failures; ", kills[mine], kills[theirs])
 			switch {
 			case t.kind == "torch":
-				r.Note += "the same script, without any flag for it; TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, without which torchrun's restart fails"
+				r.Note += "the same script, without any flag for it; TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, without which torchrun's " +
+					"restart fails"
 			case p.kind == "torch":
-				r.Note += "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, without which torchrun's restart fails; torch.save after every 20th step, ours in memory after every 5th"
+				r.Note += "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, without which torchrun's restart fails; torch.save after every 20th " +
+					"step, ours in memory after every 5th"
 			default:
 				r.Note += "the same script: in memory after every 5th step, on disk after every 100th"
 			}

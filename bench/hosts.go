@@ -309,9 +309,11 @@ func (b *bench) dryRuns(ctx context.Context) (row, error) {
 	log.Printf("hosts: --dry-run of each launcher's command line, %d times", runs)
 	script := b.program("allreduce.py")
 	files := map[string]string{
-		"few-hosts":       "127.0.0.2\n127.0.0.3\n",
-		"few-slots":       "127.0.0.2 slots=8\n127.0.0.3 slots=8\n",
-		"accelerate.yaml": "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nnum_machines: 2\nnum_processes: 16\nmachine_rank: 0\nmain_process_ip: 127.0.0.1\nmain_process_port: 29500\nmixed_precision: bf16\nfsdp_config: {fsdp_version: 2, fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP}\n",
+		"few-hosts": "127.0.0.2\n127.0.0.3\n",
+		"few-slots": "127.0.0.2 slots=8\n127.0.0.3 slots=8\n",
+		"accelerate.yaml": "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nnum_machines: 2\nnum_processes: 16\n" +
+			"machine_rank: 0\nmain_process_ip: 127.0.0.1\nmain_process_port: 29500\nmixed_precision: bf16\n" +
+			"fsdp_config: {fsdp_version: 2, fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP}\n",
 	}
 	for name, text := range files {
 		if err := os.WriteFile(b.program(name), []byte(text), 0o600); err != nil {

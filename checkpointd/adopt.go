@@ -111,11 +111,13 @@ func (s *Service) untouchedLocked(at moment) bool {
 }
 
 // HowToSave is said where checkpoints stay in memory.
-const HowToSave = "the newest checkpoint stays in memory: muster ckpt ls shows it, muster ckpt save writes it to disk, and muster ckpt drop gives it up"
+const HowToSave = "the newest checkpoint stays in memory: muster ckpt ls shows it, muster ckpt save writes it to disk, and muster ckpt " +
+	"drop gives it up"
 
 // HowToGoOn is said where a node's part of checkpoints of several nodes stays in memory.
-const HowToGoOn = "what this node has of the newest checkpoint stays in memory: start the job again on all nodes with the same run id (--rdzv-id), and it goes on from there; " +
-	"muster ckpt ls shows it, muster ckpt save writes what is whole here, and muster ckpt drop gives it up"
+const HowToGoOn = "what this node has of the newest checkpoint stays in memory: start the job again on all nodes with the same run id " +
+	"(--rdzv-id), and it goes on from there; muster ckpt ls shows it, muster ckpt save writes what is whole here, and muster ckpt drop " +
+	"gives it up"
 
 // end removes the label and what is left of segments, unless they are to stay.
 func (g *segments) end(stay bool) error {

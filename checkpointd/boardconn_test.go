@@ -174,7 +174,9 @@ func TestLocalTrackers(t *testing.T) {
 			t.Fatal(err)
 		}
 		pickle := "a pickle"
-		meta := fmt.Sprintf(`{"files":[{"path":"","parts":[{"archive":[["data.pkl",%d,%d],["data/0",%d,%d]]}]}],"trackers":[["latest-%d","1"]]}`, headerSize+size, len(pickle), headerSize, size, rank)
+		meta := fmt.Sprintf(
+			`{"files":[{"path":"","parts":[{"archive":[["data.pkl",%d,%d],["data/0",%d,%d]]}]}],"trackers":[["latest-%d","1"]]}`,
+			headerSize+size, len(pickle), headerSize, size, rank)
 		copy(w.maps[slot][headerSize+size:], pickle+meta)
 		if _, err := w.ask(request{
 			Op: "ready", Slot: slot, MetaOffset: int64(headerSize + size + len(pickle)),

@@ -218,6 +218,7 @@ func TestCrashes(t *testing.T) {
 		t.Errorf("%d steps are committed, %d lives restored from memory, the newest is %+v and %d was kept", len(steps), fromMemories,
 			steps, least)
 	}
-	t.Logf("%d kills, %d of them of the agent too, after which %d ranks restored what it had in memory; %d of %d restores from memory; the last step was %d; %d steps committed, %d files loaded",
+	t.Logf("%d kills, %d of them of the agent too, after which %d ranks restored what it had in memory; %d of %d restores from memory; "+
+		"the last step was %d; %d steps committed, %d files loaded",
 		kills, agents, adopted, fromMemories, 2*kills, last, len(steps), checked)
 }

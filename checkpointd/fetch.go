@@ -19,7 +19,8 @@ import (
 // fetchLocked gets a copy of a shard from another node, unless that is being done.
 func (s *Service) fetchLocked(st *set, shard int, at moment, from int) {
 	key := planner.Copy{Shard: shard, At: at}
-	if st.fetching[key] || shard < 0 || shard >= st.shards || from < 0 || from >= len(s.participant.addrs) || st.slots.at(shard, at) != nil {
+	if st.fetching[key] || shard < 0 || shard >= st.shards || from < 0 || from >= len(s.participant.addrs) ||
+		st.slots.at(shard, at) != nil {
 		return
 	}
 	addr := s.participant.addrs[from]

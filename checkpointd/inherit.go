@@ -132,7 +132,8 @@ func (t *participant) inheritLocked(left []*leftover, call roundCall) {
 			}
 		}
 		if gone {
-			s.cfg.Log.Warn().Msg("a killed muster of this run has left checkpoints in memory; the job has gone on without them, and they are given up")
+			s.cfg.Log.Warn().Msg(
+				"a killed muster of this run has left checkpoints in memory; the job has gone on without them, and they are given up")
 		}
 		if err := lo.dropAll(); err != nil {
 			s.cfg.Log.Warn().Err(err).Msg("cannot remove checkpoints in memory")

@@ -419,7 +419,8 @@ func (l *leading) commit(a planner.Action) (err error) {
 		path := c.stagedPath(&files[i], elsewhere)
 		info, err := os.Stat(path)
 		if err != nil || info.Size() != files[i].Size {
-			return fmt.Errorf("the file of shard %d, which another node has written, is not seen here: is %s on a file system that all nodes share? (%w)", files[i].Shard, a.Dir, err)
+			return fmt.Errorf("the file of shard %d, which another node has written, is not seen here: is %s on a file system that all "+
+				"nodes share? (%w)", files[i].Shard, a.Dir, err)
 		}
 	}
 	if err := c.publish(files, elsewhere); err != nil {

@@ -128,7 +128,8 @@ func (t *participant) begin(ctx context.Context, r rendezvous.Round, board rende
 		if l := t.lead(nil); l != nil {
 			s.wg.Go(l.close)
 		}
-		s.cfg.Log.Warn().Msg("agents of torchrun or DLRover take part: workers write their checkpoints to disk at once, and none are kept in memory")
+		s.cfg.Log.Warn().Msg(
+			"agents of torchrun or DLRover take part: workers write their checkpoints to disk at once, and none are kept in memory")
 		return nil
 	}
 	left := t.awaitLeft(ctx)
@@ -157,7 +158,8 @@ func (t *participant) begin(ctx context.Context, r rendezvous.Round, board rende
 		t.inheritLocked(left, call)
 		if call.Apart != "" {
 			s.cfg.Log.Warn().Str("reason",
-				call.Apart).Msg("nodes have different --ckpt-dir, and none of these gets a step of all nodes: give them one that all share, by the same name")
+				call.Apart).Msg("nodes have different --ckpt-dir, and none of these gets a step of all nodes: give them one that all " +
+				"share, by the same name")
 		}
 		s.mu.Unlock()
 		t.endSearch()

@@ -110,7 +110,8 @@ func (s *Service) newFile(st *set, shard int, size int64) (*os.File, string, err
 	if g != nil && !g.told {
 		g.told = true
 		s.cfg.Log.Warn().Str("path", g.dir).Int64("bytes", size).
-			Msg("too little room for checkpoints that outlive muster: some are lost if it is killed (a larger file system there changes that)")
+			Msg("too little room for checkpoints that outlive muster: some are lost if it is killed (a larger file system there " +
+				"changes that)")
 	}
 	fd, err := unix.MemfdCreate("muster-checkpoint", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {

@@ -230,7 +230,8 @@ func TestArchiveSize(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "size.py")
-	script := "import json, sys\nfrom muster.checkpoint._files import archive_size\nprint([archive_size(records) for records in json.load(open(sys.argv[1]))])"
+	script := "import json, sys\nfrom muster.checkpoint._files import archive_size\n" +
+		"print([archive_size(records) for records in json.load(open(sys.argv[1]))])"
 	if err := os.WriteFile(path, []byte(script), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -220,5 +220,6 @@ func FindDebugRank(m plan.Machine, dir, runID string, rank int) (DebugRank, erro
 		where = dir
 	}
 	return DebugRank{}, errhint.With(errhint.Usagef("no debug job runs here: nothing was found in %s", where),
-		"start one with muster --debug-mode, as the same user with the same XDG_RUNTIME_DIR and TMPDIR; its log names the directory for --dir")
+		"start one with muster --debug-mode, as the same user with the same XDG_RUNTIME_DIR and TMPDIR; its log names the directory "+
+			"for --dir")
 }

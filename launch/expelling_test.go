@@ -178,7 +178,8 @@ func TestOneHungNodeLeaves(t *testing.T) {
 		"a second":           {crashLoop{judged: true, expelled: true}, 1, false},
 		"no restart is left": {crashLoop{judged: true}, 0, false},
 	} {
-		p := policy.New(job.RestartRules{Policy: job.RestartOnFailure, MaxRestarts: c.restarts, BackoffLimit: -1}, 1, func() float64 { return 0 })
+		p := policy.New(job.RestartRules{Policy: job.RestartOnFailure, MaxRestarts: c.restarts, BackoffLimit: -1}, 1,
+			func() float64 { return 0 })
 		p.Step(policy.Event{Kind: policy.GroupStarted, At: time.Now(), World: 3})
 		a := &Agent{
 			Plan: &plan.Plan{Job: job.Job{Hang: job.HangRules{Exclude: true, Action: job.HangDump}}}, Log: zerolog.Nop(),
@@ -255,7 +256,8 @@ func TestExpelledNodeHasGone(t *testing.T) {
 			a := &Agent{
 				Plan: &plan.Plan{Hostname: "node-0"}, Steering: &Steering{board: roundBoard{b, 0, nodes}},
 				meeting: &meeting{
-					Round: rendezvous.Round{GroupWorldSize: nodes}, expel: rendezvous.Expulsion{Node: "node-1", Status: 80}, expelFrom: c.from,
+					Round: rendezvous.Round{GroupWorldSize: nodes}, expel: rendezvous.Expulsion{Node: "node-1", Status: 80},
+					expelFrom: c.from,
 				},
 			}
 			if got := a.hasGone(t.Context()); got != c.want {

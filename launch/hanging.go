@@ -38,7 +38,8 @@ func (a *Agent) watchLife(ctx context.Context) (hangs <-chan hang, stop func()) 
 	w := newLifeWatch(&a.meeting.Round, timeout)
 	if !a.meeting.alone() && w.board == nil {
 		a.Log.Warn().Str("hint", "--rdzv muster://HOST keeps them out").
-			Msg("--hang-timeout does nothing in this round: agents of torchrun or DLRover take part, which do not say whether their workers live")
+			Msg("--hang-timeout does nothing in this round: agents of torchrun or DLRover take part, which do not say whether their " +
+				"workers live")
 		return nil, func() {}
 	}
 	w.log = a.Log

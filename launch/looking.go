@@ -313,7 +313,9 @@ func thinned(seen *evidence.Node, level int) evidence.Node {
 					p.Threads[k].Kernel = nil
 				}
 			}
-			p.Sockets = slices.DeleteFunc(slices.Clone(p.Sockets), func(s evidence.Socket) bool { return s.Send == 0 && s.Retransmits == 0 })
+			p.Sockets = slices.DeleteFunc(slices.Clone(p.Sockets), func(s evidence.Socket) bool {
+				return s.Send == 0 && s.Retransmits == 0
+			})
 		}
 		n.Ranks[i] = r
 	}

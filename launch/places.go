@@ -42,7 +42,8 @@ func (a *Agent) choosePlaces(ctx context.Context, again bool) (release func(), e
 	}
 	board := m.Board()
 	if !m.alone() && board == nil {
-		return none, errhint.With(errhint.Usagef("cannot use --env-profile %s: torchrun takes part on another node, and its agent does not tell where workers can listen",
+		return none, errhint.With(errhint.Usagef(
+			"cannot use --env-profile %s: torchrun takes part on another node, and its agent does not tell where workers can listen",
 			profile), "start muster on all nodes")
 	}
 	ports, err := holdPorts(a.Plan.Procs + 1)
@@ -113,7 +114,8 @@ func placesOf(all []offer, world int) (*plan.Places, error) {
 			last := i == len(o.Ports)-1
 			if rank := o.Base + i; !last && (rank < 0 || rank >= world || p.Workers[rank] != "") || port < 1 || port > 65535 ||
 				o.Host == "" || strings.ContainsAny(o.Host, " ,\n\"\\") {
-				return nil, fmt.Errorf("cannot tell workers of each other: a node offers port %d of %q for rank %d of %d", port, o.Host, rank, world)
+				return nil, fmt.Errorf("cannot tell workers of each other: a node offers port %d of %q for rank %d of %d", port, o.Host,
+					rank, world)
 			}
 			place := net.JoinHostPort(o.Host, strconv.Itoa(port))
 			switch {

@@ -162,7 +162,8 @@ func (s *Steering) far(name string, rank int, r *reachNote) (*control.Far, error
 	f := &control.Far{Node: name, From: s.plan.Hostname}
 	switch {
 	case r == nil:
-		return nil, errhint.With(errhint.Usagef("rank %d is on node %s, whose muster has no control socket", rank, name), "call muster there")
+		return nil, errhint.With(errhint.Usagef("rank %d is on node %s, whose muster has no control socket", rank, name),
+			"call muster there")
 	case r.Relay != "" && len(own.domain.Token) > 0:
 		f.Dial = func(ctx context.Context) (net.Conn, error) { return relay.Dial(ctx, own.domain, r.Relay) }
 	case r.Dir != "" && r.Machine != "" && r.Machine == own.machine:
@@ -171,7 +172,8 @@ func (s *Steering) far(name string, rank int, r *reachNote) (*control.Far, error
 		return nil, errhint.With(errhint.Usagef("rank %d is on node %s, whose muster does not listen for those of other nodes", rank, name),
 			"call muster there: its log says why it does not")
 	default:
-		return nil, errhint.With(errhint.Usagef("rank %d is on node %s, and without a job token nodes do not let each other in", rank, name),
+		return nil, errhint.With(errhint.Usagef("rank %d is on node %s, and without a job token nodes do not let each other in", rank,
+			name),
 			"call muster there, or start the job with --token-file on all its nodes (muster token FILE makes one)")
 	}
 	return f, nil
@@ -202,7 +204,8 @@ func (v served) Exec(ctx context.Context, by control.Peer, w control.ExecWanted,
 	select {
 	case guests <- struct{}{}:
 	default:
-		return nil, errhint.Code(errhint.With(fmt.Errorf("node %s runs %d commands in places of its ranks already", s.plan.Hostname, mostGuests),
+		return nil, errhint.Code(errhint.With(fmt.Errorf("node %s runs %d commands in places of its ranks already", s.plan.Hostname,
+			mostGuests),
 			"end one of them"), errhint.TryAgain)
 	}
 	env := control.EnterEnv(rank.Env, w.Attempt)

@@ -37,7 +37,8 @@ func (a *Agent) scale(ctx context.Context, r scaling, lingers bool) (policy.Deci
 		return none, nil
 	}
 	if need := len(serving(a.meeting.HostRank, a.meeting.LeadRank)); r.nodes > 0 && r.nodes < need {
-		r.answer <- errhint.Code(errhint.With(errors.New("cannot scale the job to 1 node now: one node serves its store, and another one coordinates"),
+		r.answer <- errhint.Code(errhint.With(errors.New(
+			"cannot scale the job to 1 node now: one node serves its store, and another one coordinates"),
 			"scale it to 2 nodes"), errhint.TryAgain)
 		return none, nil
 	}
@@ -156,7 +157,8 @@ func (s *Steering) sendScale(ctx context.Context, r scaling) error {
 	answer := make(chan error, 1)
 	r.answer = answer
 	err := hand(ctx, s, s.scales, r, func(phase report.Phase) error {
-		return errhint.With(fmt.Errorf("cannot scale the job now: it neither runs nor is paused (%s)", phase), "muster status shows when it does")
+		return errhint.With(fmt.Errorf("cannot scale the job now: it neither runs nor is paused (%s)", phase),
+			"muster status shows when it does")
 	})
 	if err != nil {
 		return err

@@ -48,7 +48,8 @@ func TestRestartCountedOnce(t *testing.T) {
 	if err != nil || d.Verdict != policy.Restart || d.Restarts != 1 {
 		t.Fatalf("%+v %v", d, err)
 	}
-	if d = a.hear(t.Context(), rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: "NodeLost", Rank: -1}, true); d.Verdict != policy.Reassemble ||
+	if d = a.hear(t.Context(), rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: "NodeLost", Rank: -1},
+		true); d.Verdict != policy.Reassemble ||
 		d.Restarts != 1 {
 		t.Fatalf("%+v", d)
 	}

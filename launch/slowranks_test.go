@@ -62,7 +62,8 @@ func TestSlowNodeLeaves(t *testing.T) {
 	c.ends(0, 0, errhint.Straggler, 0)
 	c.nodes[0].wantLog(t, "a rank holds up the training", `"rank":2,"node":"node-2","cause":"`)
 	doc := readStatus(t, c.nodes[2].path("status.json"))
-	if doc.Reason != reasonStraggler || !strings.Contains(doc.Message, "node node-2 has to leave: rank 2 on node node-2 holds up the others") {
+	if doc.Reason != reasonStraggler || !strings.Contains(doc.Message,
+		"node node-2 has to leave: rank 2 on node node-2 holds up the others") {
 		t.Errorf("%s: %s", doc.Reason, doc.Message)
 	}
 	if doc := readStatus(t, c.nodes[0].path("status.json")); doc.WorldSize != 3 || doc.RestartCount != 1 {

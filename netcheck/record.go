@@ -152,7 +152,8 @@ func (l *leader) judge(b *blame.Check) {
 func (r *Record) undecided(b *blame.Check, v *blame.Verdict) {
 	if v.Nothing {
 		r.Undecided = append(r.Undecided,
-			"no test of any two nodes has passed: more likely than that all are bad is one cause for all of it, such as a firewall, the wrong network interface, or the fabric")
+			"no test of any two nodes has passed: more likely than that all are bad is one cause for all of it, such as a firewall, the "+
+				"wrong network interface, or the fabric")
 	}
 	for _, d := range v.Doubts {
 		var texts []string

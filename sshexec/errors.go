@@ -113,7 +113,8 @@ func (s *settings) dialFailed(ctx context.Context, err error) error {
 		return s.fail(Failed, "", cause) // nobody wants it any more
 	}
 	up := "is the machine up, and does every firewall on the way let the port through?"
-	refused := "does sshd run there, at this port? another port can be given by --ssh-port, by port=N in a hostfile, or in ssh's configuration"
+	refused := "does sshd run there, at this port? another port can be given by --ssh-port, by port=N in a hostfile, or in ssh's " +
+		"configuration"
 	if open, ok := errors.AsType[*ssh.OpenChannelError](err); ok { // the jump host tells
 		return s.throughFailed(open, refused, up)
 	}
@@ -257,7 +258,8 @@ func (s *settings) authFailed(a *attempt, err error) error {
 	case strings.Contains(err.Error(), "Too many authentication failures"):
 		hint = "name the right key with --ssh-identity, or with IdentityFile and IdentitiesOnly in ssh's configuration"
 	case noKeys, a.partial:
-		hint = "muster never asks for a password: let the machine take keys alone (PubkeyAuthentication, AuthenticationMethods in its sshd_config)"
+		hint = "muster never asks for a password: let the machine take keys alone (PubkeyAuthentication, AuthenticationMethods in its " +
+			"sshd_config)"
 	case a.encrypted != "":
 		hint = "load the encrypted key into an agent: ssh-add " + a.encrypted
 	case len(a.tried) == 0:

@@ -334,11 +334,13 @@ func TestNoise(t *testing.T) {
 	d := dialer(t, s.Client, nil)
 	rc := filepath.Join(s.Home, ".bashrc")
 	for noise, want := range map[string]string{
-		"echo Welcome; printf 'no end of line'":                             "",
-		"yes | head -c 60000; echo muster-bootstrap: run; echo noise >&2":   "",
-		"yes | head -c 70000":                                               "more than 65536 bytes",
-		"echo 'This account is not available.'; exit 1":                     "ended with status 1 without running /bin/sh: This account is not available.",
-		"echo '/bin/sh: restricted: no slash in command names' >&2; exit 0": "ended with status 0 without running /bin/sh: /bin/sh: restricted",
+		"echo Welcome; printf 'no end of line'":                           "",
+		"yes | head -c 60000; echo muster-bootstrap: run; echo noise >&2": "",
+		"yes | head -c 70000":                                             "more than 65536 bytes",
+		"echo 'This account is not available.'; exit 1": "ended with status 1 without running /bin/sh: This account " +
+			"is not available.",
+		"echo '/bin/sh: restricted: no slash in command names' >&2; exit 0": "ended with status 0 without running /bin/sh: /bin/sh: " +
+			"restricted",
 	} {
 		if err := os.WriteFile(rc, []byte(noise+"\n"), 0o600); err != nil {
 			t.Fatal(err)

@@ -160,7 +160,8 @@ func TestConfigFiles(t *testing.T) {
 	include := filepath.Join(dir, "more.conf")
 	user := s.User
 	plain := fmt.Sprintf("Include more.conf\nHost node-*\n  Port %d\n", s.Port)
-	rest := fmt.Sprintf("Host node-1\n  HostName 127.0.0.1\n  User %s\n  IdentityFile ~/.ssh/key-of-%%r-%%n\n  IdentitiesOnly yes\nMatch all\n  Port 1\n", user)
+	rest := fmt.Sprintf("Host node-1\n  HostName 127.0.0.1\n  User %s\n  IdentityFile ~/.ssh/key-of-%%r-%%n\n  IdentitiesOnly yes\n"+
+		"Match all\n  Port 1\n", user)
 	if err := os.Rename(client.Key, filepath.Join(dir, "key-of-"+user+"-node-1")); err != nil {
 		t.Fatal(err)
 	}

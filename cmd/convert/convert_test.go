@@ -84,7 +84,8 @@ func TestLaunchedRefuses(t *testing.T) {
 			t.Errorf("%s: %+v %v, want job.yaml: and %q", c.command, got, err, c.want)
 		}
 	}
-	req := read(t, torchJob, "[python, a.py]", "--set", "spec.pytorchReplicaSpecs.Worker.template.spec.containers[0].command=[python, b.py]")
+	req := read(t, torchJob, "[python, a.py]", "--set",
+		"spec.pytorchReplicaSpecs.Worker.template.spec.containers[0].command=[python, b.py]")
 	if _, err := Launched(req); err == nil || !strings.Contains(err.Error(), "different commands: bert-master-0 and bert-worker-0") {
 		t.Error(err)
 	}
@@ -95,7 +96,8 @@ func TestSettle(t *testing.T) {
 	t.Parallel()
 	spec := func(kind string) manifest.Spec {
 		return manifest.Spec{
-			Kind: kind, Nodes: 2, Procs: "8", Image: "a", Name: "train", Accelerator: "nvidia.com/gpu", SharedMemory: "1Gi", Command: []string{"true"},
+			Kind: kind, Nodes: 2, Procs: "8", Image: "a", Name: "train", Accelerator: "nvidia.com/gpu", SharedMemory: "1Gi",
+			Command: []string{"true"},
 		}
 	}
 	s := spec("k8s-job")

@@ -66,7 +66,8 @@ func Launched(req dialect.Request) (manifest.Launched, error) {
 }
 
 // torchrunOf reads the command line of torchrun, with the variables of its node.
-func torchrunOf(program string, args []string, node dialect.PlacedNode, refuse func(what, hint string) (manifest.Launched, error)) (manifest.Launched, error) {
+func torchrunOf(program string, args []string, node dialect.PlacedNode, refuse func(what, hint string) (manifest.Launched,
+	error)) (manifest.Launched, error) {
 	var environ []string
 	for _, v := range node.Node.Env {
 		environ = append(environ, v.Name+"="+v.Value)
@@ -114,7 +115,8 @@ func mpirunOf(args []string, file *jobfile.File, refuse func(what, hint string) 
 		return refuse("its mpirun starts nothing", "")
 	}
 	if n%len(file.Pods) != 0 {
-		return refuse(fmt.Sprintf("%d processes on %d nodes: muster run has the same number on each", n, len(file.Pods)), "change it by --set")
+		return refuse(fmt.Sprintf("%d processes on %d nodes: muster run has the same number on each", n, len(file.Pods)),
+			"change it by --set")
 	}
 	return manifest.Launched{Procs: strconv.Itoa(n / len(file.Pods)), Command: args}, nil
 }

@@ -186,7 +186,8 @@ func (d *Hosts) Write(out io.Writer) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprint(out, "\nthe first of them, with this machine's environment and programs; no host was asked for its accelerators (--json shows all)\n\n")
+	_, err := fmt.Fprint(out, "\nthe first of them, with this machine's environment and programs; no host was asked for its accelerators "+
+		"(--json shows all)\n\n")
 	if err != nil {
 		return err
 	}

@@ -35,7 +35,8 @@ func commandLines(s Spec) string {
 	for i := range s.Nodes {
 		hosts = append(hosts, fmt.Sprintf("HOST%d", i))
 	}
-	fmt.Fprintf(&b, "# The whole job from one machine, by ssh; put the names of your %d machines in the place of HOST0 and so on.\n", s.Nodes)
+	fmt.Fprintf(&b, "# The whole job from one machine, by ssh; put the names of your %d machines in the place of HOST0 and so on.\n",
+		s.Nodes)
 	fmt.Fprintf(&b, "muster run --run-id=%s --hosts=%s %s\n", s.Name, strings.Join(hosts, ","), rest)
 	fmt.Fprintf(&b, "# Or on each machine by itself, with RANK from 0 to %d.\n", s.Nodes-1)
 	fmt.Fprintf(&b, "muster run --run-id=%s --nnodes=%d --node-rank=RANK --master-addr=HOST0 %s\n", s.Name, s.Nodes, rest)

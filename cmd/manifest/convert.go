@@ -117,8 +117,9 @@ func (c *converter) pods() {
 }
 
 // anew are the ends of paths whose lines every kind writes by itself, or that have no meaning beside muster run.
-var anew = lazyregexp.New(`(^Service|^PodGroup.*|\.(subdomain|network|podReplacementPolicy|terminationMessagePath|terminationMessagePolicy|onPodConditions|` +
-	`coordinator|startupPolicy|sshAuthMountPath|launcherCreationPolicy))$`)
+var anew = lazyregexp.New(
+	`(^Service|^PodGroup.*|\.(subdomain|network|podReplacementPolicy|terminationMessagePath|terminationMessagePolicy|onPodConditions|` +
+		`coordinator|startupPolicy|sshAuthMountPath|launcherCreationPolicy))$`)
 
 // probed are those of which muster writes its own beside muster run.
 var probed = lazyregexp.New(`\.(lifecycle|livenessProbe|readinessProbe|startupProbe|securityContext|ports\[[0-9]+\])$`)
@@ -431,7 +432,8 @@ func (c *converter) stored() {
 		case v.Secret != nil && dir == tokenDir:
 			s.TokenSecret, c.from["token-secret"] = v.Secret.SecretName, v.line
 		default:
-			c.left = append(c.left, Left{v.line.Source, v.line.Path + " " + v.Name, "of volumes claims and /dev/shm are carried over: add it to the file"})
+			c.left = append(c.left, Left{v.line.Source, v.line.Path + " " + v.Name,
+				"of volumes claims and /dev/shm are carried over: add it to the file"})
 		}
 		done[v.Name] = true
 	}
@@ -441,7 +443,8 @@ func (c *converter) stored() {
 func (c *converter) unused() {
 	s := &c.spec
 	for flag, value := range map[string]*string{
-		"namespace": &s.Namespace, "gang": &s.Gang, "rdma": &s.RDMA, "token-secret": &s.TokenSecret, "image": &s.Image, "topology": &s.Topology,
+		"namespace": &s.Namespace, "gang": &s.Gang, "rdma": &s.RDMA, "token-secret": &s.TokenSecret, "image": &s.Image,
+		"topology": &s.Topology,
 	} {
 		why := Refused(s.Kind, flag)
 		if flag == "topology" && *value != "" {

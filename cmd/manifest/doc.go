@@ -83,8 +83,8 @@ func onKubernetes() map[string]string {
 }
 
 func onMachines() map[string]string {
-	return because("muster run by hand has no pods and no queues", "namespace", "gang", "queue", "accelerator", "accelerators", "rdma", "shm",
-		"claim", "token-secret", "http", "backoff-limit", "partition", "account", "image", "topology", "cpu", "memory", "notice")
+	return because("muster run by hand has no pods and no queues", "namespace", "gang", "queue", "accelerator", "accelerators", "rdma",
+		"shm", "claim", "token-secret", "http", "backoff-limit", "partition", "account", "image", "topology", "cpu", "memory", "notice")
 }
 
 func onMPI() map[string]string {

@@ -16,8 +16,9 @@ const startText = "Start it by kubectl apply -f; muster explain tells what becom
 func podFailurePolicy() object {
 	return object{{"rules", list{
 		object{
-			{"action", "Ignore", "muster's status 80 (a node at fault) and 81 (a straggler) are about the machine: another pod is made, and " +
-				"the failure is not charged to the job."},
+			{"action", "Ignore",
+				"muster's status 80 (a node at fault) and 81 (a straggler) are about the machine: another pod is made, and " +
+					"the failure is not charged to the job."},
 			{"onExitCodes", object{{"operator", "In", ""}, {"values", raw("[80, 81]"), ""}}, ""},
 		},
 		object{
@@ -25,8 +26,9 @@ func podFailurePolicy() object {
 			{"onPodConditions", list{object{{"type", "DisruptionTarget", ""}, {"status", raw(`"True"`), ""}}}, ""},
 		},
 		object{
-			{"action", "FailJob", "Trying again helps nothing: usage errors (2), a job that must not be restarted (93), the deadline (124), " +
-				"a command that cannot be run (126) or found (127)."},
+			{"action", "FailJob",
+				"Trying again helps nothing: usage errors (2), a job that must not be restarted (93), the deadline (124), " +
+					"a command that cannot be run (126) or found (127)."},
 			{"onExitCodes", object{{"operator", "In", ""}, {"values", raw("[2, 93, 124, 126, 127]"), ""}}, ""},
 		},
 	}, ""}}
@@ -39,7 +41,8 @@ func (s *Spec) indexed(p inPod, g gang) object {
 		{"completions", s.Nodes, ""},
 		{"parallelism", s.Nodes, "All nodes run at once: they train together."},
 		{"completionMode", "Indexed", "Each pod has an index and a host name that ends in it. By that name others find it."},
-		{"backoffLimit", s.BackoffLimit * s.Nodes, fmt.Sprintf("Failed pods that are made anew. When a job fails, its %s do: %s of the whole.",
+		{"backoffLimit", s.BackoffLimit * s.Nodes, fmt.Sprintf(
+			"Failed pods that are made anew. When a job fails, its %s do: %s of the whole.",
 			plural(s.Nodes, "pod"), plural(s.BackoffLimit, "new start"))},
 		{"podReplacementPolicy", "Failed", "A new pod is made when the old one has ended, and not beside it."},
 		{"activeDeadlineSeconds", nil, "The job's time, with that in which it waits for its pods."},

@@ -20,7 +20,8 @@ func jobSet(s Spec) string {
 		{"metadata", s.metadata(g.labels), ""},
 		{"spec", object{
 			{"network", object{
-				{"enableDNSHostnames", true, "Pods are reached as " + s.podName(0) + "." + s.Name + ": the JobSet makes the headless service."},
+				{"enableDNSHostnames", true, "Pods are reached as " + s.podName(0) + "." + s.Name +
+					": the JobSet makes the headless service."},
 				{"publishNotReadyAddresses", true, "Nodes look for each other before their workers run."},
 			}, ""},
 			{"failurePolicy", object{{"maxRestarts", s.BackoffLimit, "New starts of all pods, when the job has failed."}}, ""},

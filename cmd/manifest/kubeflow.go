@@ -9,11 +9,13 @@ import (
 // runPolicy are the rules of a run that kinds of training operators share.
 func (s *Spec) runPolicy() object {
 	policy := object{
-		{"backoffLimit", s.BackoffLimit * s.Nodes, fmt.Sprintf("Failed pods that are made anew: %s of the whole.", plural(s.BackoffLimit, "new start"))},
+		{"backoffLimit", s.BackoffLimit * s.Nodes, fmt.Sprintf("Failed pods that are made anew: %s of the whole.",
+			plural(s.BackoffLimit, "new start"))},
 		{"cleanPodPolicy", "None", "Pods stay for their logs and termination messages."},
 	}
 	if s.Deadline > 0 {
-		policy = append(policy, field{"activeDeadlineSeconds", seconds(s.Deadline), "The job's time, with that in which it waits for its pods."})
+		policy = append(policy, field{"activeDeadlineSeconds", seconds(s.Deadline),
+			"The job's time, with that in which it waits for its pods."})
 	}
 	if s.Gang == "volcano" {
 		policy = append(policy, field{"schedulingPolicy", object{
@@ -32,8 +34,8 @@ func (s *Spec) operatorsGang() gang {
 	return g
 }
 
-const noPodFailurePolicy = "The operator has no rule for single exit statuses: a sick node (80, 81) counts as a failure, and its pod may come back " +
-	"to the same machine, which muster keeps out for its --quarantine. Kinds k8s-job and jobset do not charge it."
+const noPodFailurePolicy = "The operator has no rule for single exit statuses: a sick node (80, 81) counts as a failure, and its pod may " +
+	"come back to the same machine, which muster keeps out for its --quarantine. Kinds k8s-job and jobset do not charge it."
 
 // pytorchJob is a job of Kubeflow's training operator.
 func pytorchJob(s Spec) string {
@@ -54,7 +56,8 @@ func pytorchJob(s Spec) string {
 	}
 	specs := object{{"Master", replica(1), "The first node, where the others meet it."}}
 	if s.Nodes > 1 {
-		specs = append(specs, field{"Worker", replica(s.Nodes - 1), "The other nodes, with the same command: their ranks come from the operator."})
+		specs = append(specs, field{"Worker", replica(s.Nodes - 1),
+			"The other nodes, with the same command: their ranks come from the operator."})
 	}
 	docs := append(g.documents, object{
 		{"apiVersion", "kubeflow.org/v1", ""},
@@ -84,7 +87,8 @@ func trainJob(s Spec) string {
 		{"spec", object{
 			{"mlPolicy", object{
 				{"numNodes", s.Nodes, ""},
-				{"torch", object{{"numProcPerNode", raw(s.procsOrAuto()), ""}}, "The Trainer tells pods by PET_ variables how many nodes there are and where they meet."},
+				{"torch", object{{"numProcPerNode", raw(s.procsOrAuto()), ""}},
+					"The Trainer tells pods by PET_ variables how many nodes there are and where they meet."},
 			}, ""},
 			{"template", object{{"spec", object{
 				{"failurePolicy", object{{"maxRestarts", s.BackoffLimit, "New starts of all pods, when the job has failed."}}, ""},
@@ -164,12 +168,14 @@ func mpiJob(s Spec) string {
 	launcher := s
 	launcher.Accelerators, launcher.RDMA, launcher.CPU, launcher.Memory, launcher.SharedMemory, launcher.Claims = 0, "", "", "", "", nil
 	labels := object{{jobLabel, s.Name, ""}}
-	first := launcher.template(inPod{container: "launcher", labels: labels, command: command, env: env, quiet: true, scheduler: g.scheduler, annotations: g.podAnnotations})
+	first := launcher.template(inPod{container: "launcher", labels: labels, command: command, env: env, quiet: true, scheduler: g.scheduler,
+		annotations: g.podAnnotations})
 	worker := s
 	worker.Env = nil
 	others := worker.template(inPod{
 		container: "worker", labels: labels, quiet: true, scheduler: g.scheduler, annotations: g.podAnnotations,
-		command: list{field{value: "/usr/sbin/sshd", why: "The image has sshd; the launcher's muster brings itself along and starts the workers."}, "-De"},
+		command: list{field{value: "/usr/sbin/sshd", why: "The image has sshd; the launcher's muster brings itself along and starts the " +
+			"workers."}, "-De"},
 	})
 	docs := append(g.documents, object{
 		{"apiVersion", "kubeflow.org/v2beta1", ""},

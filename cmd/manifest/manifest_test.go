@@ -150,8 +150,9 @@ func find(v any, path ...any) any {
 func TestCommandWords(t *testing.T) {
 	t.Parallel()
 	words := []string{
-		"yes", "no", "1", "0x1f", "1e3", "~", "null", "", " ", "-", "--", "- a", "#", "a #b", "a: b", "{a}", "[a]", "*a", "&a", "!a", "%a", "@a",
-		"'", "\"", "\\", "a\nb", "\t", "ü", "$", "$$", "$(HOME)", "$$(HOME)", "$HOME", "2001-01-01", "1:30", ".5", "=", "<<", "<a>&", "\x7f",
+		"yes", "no", "1", "0x1f", "1e3", "~", "null", "", " ", "-", "--", "- a", "#", "a #b", "a: b", "{a}", "[a]", "*a", "&a", "!a", "%a",
+		"@a", "'", "\"", "\\", "a\nb", "\t", "ü", "$", "$$", "$(HOME)", "$$(HOME)", "$HOME", "2001-01-01", "1:30", ".5", "=", "<<", "<a>&",
+		"\x7f",
 	}
 	s := plain("k8s-job")
 	s.Command = append([]string{"x"}, words...)

@@ -33,7 +33,8 @@ func escaped(word string) string {
 
 // command is muster run with its flags, a line for each.
 func (s *Spec) command() list {
-	l := list{field{value: "muster", why: "muster is the container's first process: it forwards signals, and leaves nothing behind."}, "run"}
+	l := list{field{value: "muster", why: "muster is the container's first process: it forwards signals, and leaves nothing behind."},
+		"run"}
 	for _, f := range s.words() {
 		l = append(l, field{value: escaped(f.text), why: f.why})
 	}
@@ -56,7 +57,8 @@ func (s *Spec) podSpec(p inPod) object {
 	end := fmt.Sprintf("%d s from the notice to SIGTERM, %d s of --grace, %d s for the newest step to disk; then the kubelet kills.",
 		seconds(s.Notice), seconds(s.Grace), seconds(saving))
 	if p.quiet {
-		end = fmt.Sprintf("SIGTERM; %d s of --grace and %d s for the newest step to disk; then the kubelet kills.", seconds(s.Grace), seconds(saving))
+		end = fmt.Sprintf("SIGTERM; %d s of --grace and %d s for the newest step to disk; then the kubelet kills.", seconds(s.Grace),
+			seconds(saving))
 	}
 	spec := object{
 		{"restartPolicy", p.restart, ""},
@@ -87,8 +89,10 @@ func (s *Spec) container(p inPod) object {
 		{"ports", ports, ""},
 		{"resources", s.resources(), ""},
 		{"securityContext", s.security(), ""},
-		{"terminationMessagePath", "/dev/termination-log", "muster writes here why the job ended, as JSON of at most 4,096 bytes: kubectl describe pod shows it."},
-		{"terminationMessagePolicy", "FallbackToLogsOnError", "Of a container that was killed before muster could write it, the last lines of the log."},
+		{"terminationMessagePath", "/dev/termination-log",
+			"muster writes here why the job ended, as JSON of at most 4,096 bytes: kubectl describe pod shows it."},
+		{"terminationMessagePolicy", "FallbackToLogsOnError",
+			"Of a container that was killed before muster could write it, the last lines of the log."},
 	}
 	if p.command == nil && !p.bare {
 		c[2].value = s.command()
@@ -153,7 +157,8 @@ func (s *Spec) probes() []field {
 	return []field{
 		{"livenessProbe", object{
 			{"httpGet", get("/healthz"), ""}, {"periodSeconds", 10, ""}, {"timeoutSeconds", 5, ""}, {"failureThreshold", 12, ""},
-		}, "The pod is made anew when muster itself has not answered for 2 minutes. Hung workers do not end it: muster diagnose tells of them."},
+		}, "The pod is made anew when muster itself has not answered for 2 minutes. Hung workers do not end it: muster diagnose tells " +
+			"of them."},
 		{
 			"readinessProbe",
 			object{{"httpGet", get("/readyz"), ""}, {"periodSeconds", 10, ""}, {"timeoutSeconds", 5, ""}},
@@ -177,13 +182,15 @@ func (s *Spec) volumes() list {
 	var l list
 	if s.SharedMemory != "" {
 		l = append(l, object{
-			{"name", "shm", "NCCL, data loaders and muster's checkpoints in memory share memory here; a container's own /dev/shm has 64 MiB."},
+			{"name", "shm",
+				"NCCL, data loaders and muster's checkpoints in memory share memory here; a container's own /dev/shm has 64 MiB."},
 			{"emptyDir", object{{"medium", "Memory", ""}, {"sizeLimit", raw(quoted(s.SharedMemory)), ""}}, ""},
 		})
 	}
 	if s.TokenSecret != "" {
 		l = append(l, object{
-			{"name", "muster-token", "The job's token: kubectl create secret generic " + s.TokenSecret + " --from-literal=token=\"$(muster token)\""},
+			{"name", "muster-token", "The job's token: kubectl create secret generic " + s.TokenSecret +
+				" --from-literal=token=\"$(muster token)\""},
 			{"secret", object{{"secretName", s.TokenSecret, ""}}, ""},
 		})
 	}
@@ -246,11 +253,13 @@ func (s *Spec) ganged() gang {
 			g.labels = object{{"kueue.x-k8s.io/queue-name", s.Queue, "Kueue admits the job as a whole, when there is room for all pods."}}
 		}
 		if s.Topology != "" {
-			g.podAnnotations = object{{"kueue.x-k8s.io/podset-required-topology", s.Topology, "All pods within one such part of the network."}}
+			g.podAnnotations = object{{"kueue.x-k8s.io/podset-required-topology", s.Topology,
+				"All pods within one such part of the network."}}
 		}
 	case "volcano":
 		g.scheduler = "volcano"
-		g.podAnnotations = object{{"scheduling.k8s.io/group-name", s.Name, "The pod group below: its pods are placed together or not at all."}}
+		g.podAnnotations = object{{"scheduling.k8s.io/group-name", s.Name,
+			"The pod group below: its pods are placed together or not at all."}}
 		g.documents = []object{{
 			{"apiVersion", "scheduling.volcano.sh/v1beta1", ""},
 			{"kind", "PodGroup", ""},
@@ -271,7 +280,8 @@ func (s *Spec) ganged() gang {
 		if s.Topology != "" {
 			g.podAnnotations = append(g.podAnnotations, field{
 				"gang.scheduling.koordinator.sh/network-topology-spec",
-				fmt.Sprintf(`{"gatherStrategy":[{"layer":%s,"strategy":"MustGather"}]}`, quoted(s.Topology)), "All pods below one such layer of the network.",
+				fmt.Sprintf(`{"gatherStrategy":[{"layer":%s,"strategy":"MustGather"}]}`, quoted(s.Topology)),
+				"All pods below one such layer of the network.",
 			})
 		}
 	}

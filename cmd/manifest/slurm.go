@@ -33,13 +33,15 @@ func slurm(s Spec) string {
 	option(s.Memory != "", "mem="+megabytes(s.Memory), "Memory of a node; checkpoints in memory count as well.")
 	option(s.CPU == "", "exclusive", "The whole node: no other job disturbs the workers.")
 	option(s.Topology != "", "switches="+s.Topology, "All nodes below so many switches.")
-	option(s.Deadline > 0, "time="+clock(s.Deadline), "The job's time. The script asks for it anew when it is over, and training goes on from the newest step.")
+	option(s.Deadline > 0, "time="+clock(s.Deadline),
+		"The job's time. The script asks for it anew when it is over, and training goes on from the newest step.")
 	option(true, "requeue", "Slurm may start the job again when a node is lost or the job is pre-empted.")
 	option(true, "open-mode=append", "The log of the first start stays when the job starts again.")
 	option(true, "output=%x-%j.out", "")
 	option(true, fmt.Sprintf("signal=B:USR1@%d", seconds(s.ending())), fmt.Sprintf(
-		"So many seconds before the end this script gets SIGUSR1: %d s from the notice to SIGTERM, %d s of --grace, %d s for the newest step to disk. "+
-			"With PreemptParameters=send_user_signal Slurm sends it before a pre-emption, too.", seconds(s.Notice), seconds(s.Grace), seconds(saving)))
+		"So many seconds before the end this script gets SIGUSR1: %d s from the notice to SIGTERM, %d s of --grace, %d s for the newest "+
+			"step to disk. With PreemptParameters=send_user_signal Slurm sends it before a pre-emption, too.", seconds(s.Notice),
+		seconds(s.Grace), seconds(saving)))
 	b.WriteString("\n")
 	for _, e := range s.Env {
 		name, value, _ := strings.Cut(e, "=")
@@ -57,8 +59,9 @@ func (s *Spec) slurmStep(b *strings.Builder) {
 		container = " --container-image=" + shellescape.Quote(s.Image) + ` --container-mounts="$PWD:$PWD"`
 		comment(b, "--container-image and --container-mounts are options of the plug-in pyxis. The file of the notice is made outside.", "")
 	}
-	comment(b, "One muster on each node. The variables of Slurm's step tell it the nodes, its rank and where they meet. Nodes tell each other "+
-		"of failures: srun kills no others because one has ended.", "")
+	comment(b,
+		"One muster on each node. The variables of Slurm's step tell it the nodes, its rank and where they meet. Nodes tell each other "+
+			"of failures: srun kills no others because one has ended.", "")
 	b.WriteString("file=$PWD/.muster-$SLURM_JOB_ID.notice\n")
 	fmt.Fprintf(b, "srun --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --cpu-bind=none%s \\\n  muster run \\\n", container)
 	for _, f := range s.words() {

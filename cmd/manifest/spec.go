@@ -154,7 +154,8 @@ func (s *Spec) Check() error {
 	}
 	s.checkNumbers(bad)
 	if s.Port != 0 && s.TokenSecret == "" {
-		bad("http", strconv.Itoa(s.Port), "it needs --token-secret: other machines reach a pod, and muster shows a job there only to who has its token")
+		bad("http", strconv.Itoa(s.Port),
+			"it needs --token-secret: other machines reach a pod, and muster shows a job there only to who has its token")
 	}
 	if len(s.Command) == 0 || s.Command[0] == "" {
 		wrong = multierror.Append(wrong, errors.New("the command is missing: name it behind --, as in -- python train.py"))
@@ -233,9 +234,11 @@ func (s *Spec) shared() []flag {
 		}
 	}
 	add(s.TokenSecret != "", "--token-file="+tokenDir+"/token", "Nodes prove to each other by it that they belong to the job.")
-	add(s.Port != 0, fmt.Sprintf("--http=0.0.0.0:%d", s.Port), "The probes below are answered here; all else is shown to who has the token.")
+	add(s.Port != 0, fmt.Sprintf("--http=0.0.0.0:%d", s.Port),
+		"The probes below are answered here; all else is shown to who has the token.")
 	add(s.NetworkCheck, "--network-check", "Nodes and links are tested before the workers start. A node at fault leaves with status 80.")
-	add(s.MaxRestarts > 0, fmt.Sprintf("--max-restarts=%d", s.MaxRestarts), "Failed workers are started anew on their nodes, without new pods.")
+	add(s.MaxRestarts > 0, fmt.Sprintf("--max-restarts=%d", s.MaxRestarts),
+		"Failed workers are started anew on their nodes, without new pods.")
 	if s.Kind == "slurm" {
 		flags[len(flags)-1].why = strings.ReplaceAll(flags[len(flags)-1].why, ", without new pods", "")
 	}
@@ -271,7 +274,8 @@ func (s *Spec) words() []flag {
 	case "slurm":
 		flags = append(flags, flag{slurmNotice, "The file that the script makes: the newest step goes to disk while training goes on."})
 	default:
-		flags = append(flags, flag{"--ckpt-on-file=" + noticeFile, "The preStop hook below makes it: the newest step goes to disk while training goes on."})
+		flags = append(flags, flag{"--ckpt-on-file=" + noticeFile,
+			"The preStop hook below makes it: the newest step goes to disk while training goes on."})
 	}
 	return append(flags, s.further()...)
 }
@@ -291,7 +295,8 @@ func (s *Spec) meeting() []flag {
 	}
 	return []flag{
 		{"--run-id=" + s.Name, "The name under which the nodes of this job meet."},
-		{fmt.Sprintf("--nnodes=%d", s.Nodes), "An indexed job has its index in JOB_COMPLETION_INDEX, but the number of pods in no variable."},
+		{fmt.Sprintf("--nnodes=%d", s.Nodes),
+			"An indexed job has its index in JOB_COMPLETION_INDEX, but the number of pods in no variable."},
 		{"--rdzv=muster://" + strings.Join(places, ","), why},
 	}
 }

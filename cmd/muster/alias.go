@@ -27,8 +27,9 @@ the link's place is kept beside it as NAME` + onpath.KeptSuffix + `. --remove ta
 away again, and puts such files back. Either all links are made, or none.
 
 NAME is one of: ` + strings.Join(aliasNames(), ", ") + `.`,
-		Example:     "  muster alias torchrun\n  muster alias --dir ~/.local/bin torchrun deepspeed\n  muster alias --remove torchrun",
-		Annotations: map[string]string{exitAnnotation: "  0    the links are there, or with --remove not there\n  2    usage error, a launcher would be hidden, or the directory cannot be written\n  125  internal error of muster\n"},
+		Example: "  muster alias torchrun\n  muster alias --dir ~/.local/bin torchrun deepspeed\n  muster alias --remove torchrun",
+		Annotations: map[string]string{exitAnnotation: "  0    the links are there, or with --remove not there\n" +
+			"  2    usage error, a launcher would be hidden, or the directory cannot be written\n  125  internal error of muster\n"},
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return errhint.With(errhint.Usagef("there is no name to make a link for"), "name launchers, such as: muster alias torchrun")

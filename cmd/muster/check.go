@@ -51,18 +51,22 @@ limits:
 
 The checks, and what each is if it does not pass:
 ` + nodecheck.List(),
-		Example:     "  muster check --all\n  muster check --strict --waive shm-size,pcie-width@node-3:2\n  muster check --nproc-per-node 8 --json\n  muster check --switchbox-check --box-pairs 0:1,2:4 --min-bandwidth 10000",
-		Annotations: map[string]string{exitAnnotation: "  0    no check failed\n  2    usage error, or the policy or spec cannot be used\n  80   a check failed; with --strict also after a warning\n  125  internal error of muster\n"},
-		Args:        cobra.NoArgs,
-		PreRunE:     func(*cobra.Command, []string) error { return f.what.Links.Needed() },
-		RunE:        func(cmd *cobra.Command, _ []string) error { return a.check(cmd.Context(), f) },
+		Example: "  muster check --all\n  muster check --strict --waive shm-size,pcie-width@node-3:2\n" +
+			"  muster check --nproc-per-node 8 --json\n  muster check --switchbox-check --box-pairs 0:1,2:4 --min-bandwidth 10000",
+		Annotations: map[string]string{exitAnnotation: "  0    no check failed\n" +
+			"  2    usage error, or the policy or spec cannot be used\n  80   a check failed; with --strict also after a warning\n" +
+			"  125  internal error of muster\n"},
+		Args:    cobra.NoArgs,
+		PreRunE: func(*cobra.Command, []string) error { return f.what.Links.Needed() },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.check(cmd.Context(), f) },
 	}
 	flags := cmd.Flags()
 	f.at.add(flags, a)
 	flags.StringVar(&f.what.Workers, "nproc-per-node", "auto",
 		"workers that are to run here: a number, auto, cpu, gpu or another kind of device")
 	f.what.Links.Given = flags.Changed
-	flags.BoolVar(&f.what.Links.On, "switchbox-check", false, "test the links between pairs of accelerators too, by copies that Python's torch makes")
+	flags.BoolVar(&f.what.Links.On, "switchbox-check", false,
+		"test the links between pairs of accelerators too, by copies that Python's torch makes")
 	flags.StringArrayVar(&f.what.Links.Pairs, "box-pairs", []string{job.DefaultBoxPairs},
 		"pairs of devices for --switchbox-check, with blanks or commas between; may be repeated")
 	flags.Float64Var(&f.what.Links.MinBandwidth, "min-bandwidth", dialect.DefaultMinBandwidth,

@@ -34,7 +34,8 @@ var boxes = []struct {
 	{"a slow link", "    - {pair: \"2:4\", mbps: 9000}\n", nil, 0, []string{"switchbox-link", "pair 2:4", "3 of 4 channels are healthy"}},
 	{
 		"three bad links",
-		"    - {pair: \"2:4\", mbps: 9000}\n  faults:\n    - {kind: pair-corrupt, pair: \"0:1\"}\n    - {kind: pair-error, pair: \"3:5\", text: gone}\n", nil, 80,
+		"    - {pair: \"2:4\", mbps: 9000}\n  faults:\n    - {kind: pair-corrupt, pair: \"0:1\"}\n" +
+			"    - {kind: pair-error, pair: \"3:5\", text: gone}\n", nil, 80,
 		[]string{"1 healthy channels of 4, and 2 are needed", "was not what was sent", "gone"},
 	},
 	{"less is wanted", "    - {pairs: all, mbps: 9900}\n", []string{"--min-bandwidth", "5000"}, 0, []string{"4 of 4"}},
@@ -80,7 +81,8 @@ func TestCheckSwitchbox(t *testing.T) {
 // TestGuide runs the command line of MetaX's guide on a made-up box: healthy, and with too few channels.
 func TestGuide(t *testing.T) {
 	python := testutil.Torch(t)
-	guide := strings.Fields("dlrover-run --network-check --switchbox-check --box-pairs 0:1 2:4 3:5 6:7 --min-bandwidth 10000 --min-channels 2 --nnodes=1 --nproc_per_node=2")
+	guide := strings.Fields("dlrover-run --network-check --switchbox-check --box-pairs 0:1 2:4 3:5 6:7 --min-bandwidth 10000 " +
+		"--min-channels 2 --nnodes=1 --nproc_per_node=2")
 	for _, c := range []struct {
 		name, spec string
 		status     int

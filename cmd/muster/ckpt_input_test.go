@@ -153,7 +153,8 @@ func TestLastCheckpointNotSaved(t *testing.T) {
 	status := filepath.Join(t.TempDir(), "status.json")
 	environ := []string{"MUSTER_CKPT_MEMORY=" + memory}
 	got := muster(t, environ, "run", "--run-id", "full", "--ckpt-dir", dir, "--status-file", status, "--", python, "-c",
-		"import torch\nfrom muster.checkpoint import *\nassert Checkpointer().save_checkpoint(7, {'w': torch.ones(1 << 20)}, storage_type=StorageType.DISK)")
+		"import torch\nfrom muster.checkpoint import *\nassert Checkpointer().save_checkpoint(7, {'w': torch.ones(1 << 20)}, "+
+			"storage_type=StorageType.DISK)")
 	if got.status != 1 || !strings.Contains(got.stderr, "the last checkpoint is not on disk") ||
 		!strings.Contains(got.stderr, "no space left") {
 		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)

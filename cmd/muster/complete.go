@@ -26,7 +26,8 @@ func completing(root *cobra.Command, args []string) []string {
 	if front < len(typed) {
 		return slices.Concat(args[:1], typed[front:], args[len(args)-1:])
 	}
-	if len(typed) == 0 && !strings.HasPrefix(last, "-") || len(typed) > 0 && !strings.HasPrefix(last, "-") && dialect.WordOf(flags, typed) == nil {
+	if len(typed) == 0 && !strings.HasPrefix(last, "-") || len(typed) > 0 && !strings.HasPrefix(last, "-") &&
+		dialect.WordOf(flags, typed) == nil {
 		return []string{args[0], last}
 	}
 	root.AddCommand(&cobra.Command{

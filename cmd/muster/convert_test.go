@@ -21,11 +21,11 @@ func TestConvertToItself(t *testing.T) {
 			continue
 		}
 		args := []string{
-			"manifest", kind, "--nodes", "4", "-n", "8", "--image", "registry/train:1", "--name", "llama", "--namespace", "team", "--queue", "research",
-			"--token-secret", "job-token", "--http", "7777", "--claim", "data:/data", "--claim", "sets:/sets", "--ckpt-dir", "/data/ckpt",
-			"--rdma", "rdma/hca=2", "--memory", "512Gi", "--cpu", "64", "--shm", "64Gi", "--network-check", "--env", "A=1 2", "--topology", "1",
-			"--max-restarts", "5", "--backoff-limit", "2", "--grace", "45s", "--flag=--join-timeout=20m", "--accelerators", "4",
-			"--accelerator", "amd.com/gpu", "--", "sh", "-c", "echo $RANK", "x", "",
+			"manifest", kind, "--nodes", "4", "-n", "8", "--image", "registry/train:1", "--name", "llama", "--namespace", "team", "--queue",
+			"research", "--token-secret", "job-token", "--http", "7777", "--claim", "data:/data", "--claim", "sets:/sets", "--ckpt-dir",
+			"/data/ckpt", "--rdma", "rdma/hca=2", "--memory", "512Gi", "--cpu", "64", "--shm", "64Gi", "--network-check", "--env", "A=1 2",
+			"--topology", "1", "--max-restarts", "5", "--backoff-limit", "2", "--grace", "45s", "--flag=--join-timeout=20m",
+			"--accelerators", "4", "--accelerator", "amd.com/gpu", "--", "sh", "-c", "echo $RANK", "x", "",
 		}
 		file := written(t, args)
 		want, err := os.ReadFile(file)

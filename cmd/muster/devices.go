@@ -21,9 +21,10 @@ It reads files in /proc, /sys and the presence of device nodes, which cannot han
 there are NVIDIA GPUs, their library NVML is asked by a program of its own, which may hang
 or crash without harm; where there is none, nvidia-smi. Other vendors' tools are asked in
 the same way. muster check judges the whole node.`,
-		Example:     "  muster devices\n  CUDA_VISIBLE_DEVICES=0,3 muster devices --json\n  muster devices --accelerator fake:gpus.yaml",
-		Annotations: map[string]string{exitAnnotation: "  0    shown, also where there is none\n  2    usage error, or the spec cannot be used\n  125  internal error of muster\n"},
-		Args:        cobra.NoArgs,
+		Example: "  muster devices\n  CUDA_VISIBLE_DEVICES=0,3 muster devices --json\n  muster devices --accelerator fake:gpus.yaml",
+		Annotations: map[string]string{exitAnnotation: "  0    shown, also where there is none\n" +
+			"  2    usage error, or the spec cannot be used\n  125  internal error of muster\n"},
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.showDevices(cmd.Context(), f, asJSON)
 		},

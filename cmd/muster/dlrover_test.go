@@ -37,7 +37,8 @@ func TestDLRoverMasterIsRefused(t *testing.T) {
 	}()
 	got := muster(t, []string{"DLROVER_MASTER_ADDR=" + master.Addr().String()}, "dlrover-run", "--nnodes=2", "--no-python", "true")
 	for _, want := range []string{
-		"DLROVER_MASTER_ADDR=" + master.Addr().String() + ": a gRPC server answers there, and neither a store of muster nor a master of DLRover: ",
+		"DLROVER_MASTER_ADDR=" + master.Addr().String() +
+			": a gRPC server answers there, and neither a store of muster nor a master of DLRover: ",
 		"hint: muster's agents need no master: run muster store",
 	} {
 		if !strings.Contains(got.stderr, want) {

@@ -13,8 +13,8 @@ import (
 // theirFlags are flags on our pages that belong to other programs, which the pages name beside them.
 var theirFlags = map[string][]string{
 	"a platform's or a tool's": {
-		"--am", "--api-key", "--app", "--count-ecc", "--from-literal", "--gpus", "--gpus-per-node", "--init", "--ipc", "--kill-on-bad-exit", "--no-kill",
-		"--ntasks-per-node", "--query-gpu", "--requeue", "--shm-size", "--switches", "--wait",
+		"--am", "--api-key", "--app", "--count-ecc", "--from-literal", "--gpus", "--gpus-per-node", "--init", "--ipc", "--kill-on-bad-exit",
+		"--no-kill", "--ntasks-per-node", "--query-gpu", "--requeue", "--shm-size", "--switches", "--wait",
 		"--deepspeed", "--time", "--token", "--ulimit",
 	},
 	"Megatron's": {
@@ -51,8 +51,8 @@ func TestPagesNameWhatThereIs(t *testing.T) {
 	for _, command := range []string{
 		"run", "torchrun", "torch.distributed.launch", "dlrover-run", "deepspeed", "colossalai run", "accelerate launch", "horovodrun",
 		"mpirun", "store", "check",
-		"devices", "explain", "manifest", "convert", "exec", "alias", "version", "token", "ps", "status", "top", "metrics", "stacks", "diagnose", "events", "logs",
-		"restart", "stop", "pause", "resume",
+		"devices", "explain", "manifest", "convert", "exec", "alias", "version", "token", "ps", "status", "top", "metrics", "stacks",
+		"diagnose", "events", "logs", "restart", "stop", "pause", "resume",
 		"scale", "kill-node", "ckpt", "ckpt ls", "ckpt inspect",
 		"ckpt verify", "ckpt save", "ckpt drop", "ckpt prune", "",
 	} {

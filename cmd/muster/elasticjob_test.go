@@ -133,9 +133,12 @@ func TestElasticJob(t *testing.T) {
 			for rank := range w.nodes {
 				environ := e.environ(rank)
 				if w.ask {
-					environ = slices.DeleteFunc(environ, func(kv string) bool { return strings.HasPrefix(kv, "DLROVER_MASTER_SERVICE_TYPE=") })
+					environ = slices.DeleteFunc(environ, func(kv string) bool {
+						return strings.HasPrefix(kv, "DLROVER_MASTER_SERVICE_TYPE=")
+					})
 				}
-				nodes = append(nodes, start(t, environ, "dlrover-run", "--nnodes", strconv.Itoa(w.nodes), "--nproc_per_node=2", "--max_restarts=1",
+				nodes = append(nodes, start(t, environ, "dlrover-run", "--nnodes", strconv.Itoa(w.nodes), "--nproc_per_node=2",
+					"--max_restarts=1",
 					"--no-python", "sh", "-c", shell+
 						`if mkdir $OUT/failed 2>/dev/null; then sleep 0.3; exit 5; fi
 						[ $TORCHELASTIC_RESTART_COUNT = 1 ] || sleep 100`))
@@ -205,7 +208,8 @@ print("done", os.environ["RANK"], flush=True)
 			}
 			all += out.String()
 			for rank := range 4 {
-				if n := strings.Count(all, fmt.Sprintf("rank %d of 4 sum 4", rank)); n != 2 || !strings.Contains(all, fmt.Sprintf("done %d\n", rank)) {
+				if n := strings.Count(all, fmt.Sprintf("rank %d of 4 sum 4", rank)); n != 2 ||
+					!strings.Contains(all, fmt.Sprintf("done %d\n", rank)) {
 					t.Errorf("rank %d was started %d times:\n%s", rank, n, all)
 				}
 			}

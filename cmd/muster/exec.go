@@ -43,7 +43,8 @@ another --attempt each time that they are to meet again, or they find those of t
 
 Without --run-id and --dir there must be one job of this user with that rank here, or one
 job alone. ID may be a unique beginning of a run id, or the pid of a muster; DIR is a run directory (muster ps).`,
-		Example: "  muster exec --rank 3 -- bash\n  muster run -n 2 --debug-mode -- python train.py\n  muster exec --rank 1 -- python -m pdb train.py",
+		Example: "  muster exec --rank 3 -- bash\n  muster run -n 2 --debug-mode -- python train.py\n" +
+			"  muster exec --rank 1 -- python -m pdb train.py",
 		Annotations: map[string]string{exitAnnotation: "  2         usage error, or there is no such rank, or it has ended\n" +
 			"  75        the job's muster does not answer, or that of the rank's node\n" +
 			"  126, 127  command not executable, not found\n  others    the command's own\n"},

@@ -39,7 +39,8 @@ func hangWays() []hangWay {
 			says: []string{"rank ODD has not come to all_reduce: it sleeps at hang.py:", "in never_comes (time.sleep(3600)); "},
 		},
 		{
-			way: "stopped", kind: diagnose.Stopped, says: []string{"rank ODD has not come to all_reduce: it is stopped by a signal (process "},
+			way: "stopped", kind: diagnose.Stopped, says: []string{"rank ODD has not come to all_reduce: it is stopped by a signal " +
+				"(process "},
 			undo: func(t *testing.T, _ string, pid int, _ diagnose.Verdict) { signalled(t, pid, syscall.SIGCONT) },
 		},
 		{
@@ -66,7 +67,8 @@ func hangWays() []hangWay {
 		},
 		{
 			way: "file", kind: diagnose.Sleeps, says: []string{
-				"it sleeps at hang.py:", "in waits_for_file (time.sleep(0.2)), again and again (while not os.path.exists(READY + \".never\"))",
+				"it sleeps at hang.py:",
+				"in waits_for_file (time.sleep(0.2)), again and again (while not os.path.exists(READY + \".never\"))",
 			},
 		},
 		{
@@ -115,7 +117,8 @@ func hangWays() []hangWay {
 		},
 		{
 			way: "sizes", kind: diagnose.Mismatch, last: true, says: []string{
-				"different collectives: rank ODD in all_reduce of 0 floats (call ", ", which has ended there, and now in all_reduce of 1 float (call ",
+				"different collectives: rank ODD in all_reduce of 0 floats (call ",
+				", which has ended there, and now in all_reduce of 1 float (call ",
 				" in all_reduce of 1 float (call ",
 			},
 		},

@@ -168,7 +168,8 @@ for step in range(1, 31):
     time.sleep(0.1)
     muster.progress.step(step)
 time.sleep(3600)`)
-	j.wait().expect(t, 124, "no worker has shown a sign of life for 1m", " (--hang-timeout auto: 1m0s): ranks 0-1: each sleeps at <string>:6")
+	j.wait().expect(t, 124, "no worker has shown a sign of life for 1m",
+		" (--hang-timeout auto: 1m0s): ranks 0-1: each sleeps at <string>:6")
 }
 
 // TestHangDump hangs a job that is only looked at: what was found is in its status and its events, once, and the job

@@ -176,7 +176,8 @@ func (a *app) Machine(job job.Job, log zerolog.Logger) (plan.Machine, error) {
 		log.WithLevel(level).Str("spec", fake.Path()).Msg(fake.Banner())
 		if fake.HasNetwork() && !job.Check.Network {
 			log.Warn().Str("spec",
-				fake.Path()).Msg("the spec says something of networks, which nobody looks at: nodes probe each other only in their check (--network-check), and with a token (--token-file)")
+				fake.Path()).Msg("the spec says something of networks, which nobody looks at: nodes probe each other only in their check " +
+				"(--network-check), and with a token (--token-file)")
 		}
 		m.DeviceEnv, m.RoundEnv = fake.Env(), fake.RoundEnv
 		rehearsed = fake

@@ -69,7 +69,8 @@ func pageFlagsOf(cmd *cobra.Command) *pageFlags {
 func (a *app) pageClient(f *pageFlags) (*control.Client, error) {
 	if f.at == "" {
 		if f.tokenFile != "" {
-			return nil, errhint.With(errhint.Usagef("--token-file goes with --at: jobs of yours on this machine ask for no token"), "give --at HOST:PORT")
+			return nil, errhint.With(errhint.Usagef("--token-file goes with --at: jobs of yours on this machine ask for no token"),
+				"give --at HOST:PORT")
 		}
 		return nil, nil
 	}

@@ -21,12 +21,14 @@ func newManifestCmd(a *app) *cobra.Command {
 		Long:  manifestLong(),
 		Example: `  muster manifest k8s-job --nodes 4 -n 8 --image registry/train:1 --queue research -- python train.py > job.yaml
   muster manifest slurm --nodes 4 -n 8 --deadline 12h --ckpt-dir /shared/ckpt -- python train.py > job.sbatch`,
-		Annotations: map[string]string{exitAnnotation: "  0  the file was written to standard output\n  2  usage error; nothing was written\n"},
+		Annotations: map[string]string{exitAnnotation: "  0  the file was written to standard output\n" +
+			"  2  usage error; nothing was written\n"},
 		Args: func(cmd *cobra.Command, args []string) error {
 			before := cmd.ArgsLenAtDash()
 			switch {
 			case before < 0 && len(args) > 1:
-				return errhint.Usagef("the command must stand behind --, as in muster manifest %s -- %s", args[0], strings.Join(args[1:], " "))
+				return errhint.Usagef("the command must stand behind --, as in muster manifest %s -- %s", args[0],
+					strings.Join(args[1:], " "))
 			case before == 0 || len(args) == 0:
 				return errhint.With(errhint.Usagef("name the kind of file"), "there are "+strings.Join(manifest.Kinds(), ", "))
 			case before > 1:
@@ -84,11 +86,13 @@ func manifestFlags(flags *pflag.FlagSet, s *manifest.Spec) {
 	flags.SortFlags = false
 	flags.IntVar(&s.Nodes, "nodes", 1, "number of nodes")
 	flags.StringVarP(&s.Procs, "nproc-per-node", "n", "1", "workers on each node: a number, gpu, cpu or auto")
-	flags.StringVar(&s.Image, "image", "", "image of the nodes' containers, with muster and the training in it; slurm: for the plug-in pyxis")
+	flags.StringVar(&s.Image, "image", "",
+		"image of the nodes' containers, with muster and the training in it; slurm: for the plug-in pyxis")
 	flags.StringVar(&s.Name, "name", "train", "name of the job")
 	flags.StringVar(&s.Namespace, "namespace", "", "namespace; the file names none unless given")
 	flags.StringVar(&s.Queue, "queue", "", "queue in which the job waits: of Kueue, of --gang, or Slurm's QOS")
-	flags.StringVar(&s.Gang, "gang", "", "who starts all pods together: "+strings.Join(manifest.Gangs, ", ")+" (default kueue where there is a --queue)")
+	flags.StringVar(&s.Gang, "gang", "", "who starts all pods together: "+strings.Join(manifest.Gangs, ", ")+
+		" (default kueue where there is a --queue)")
 	flags.IntVar(&s.Accelerators, "accelerators", 0, "accelerators of each node (default: as many as workers, where -n is a number)")
 	flags.StringVar(&s.Accelerator, "accelerator", "nvidia.com/gpu", "resource by which the cluster knows accelerators")
 	flags.StringVar(&s.RDMA, "rdma", "", "resource of RDMA devices and how many each node has, such as rdma/hca=1")
@@ -96,7 +100,8 @@ func manifestFlags(flags *pflag.FlagSet, s *manifest.Spec) {
 	flags.StringVar(&s.Memory, "memory", "", "memory of each node, such as 512Gi")
 	flags.StringVar(&s.SharedMemory, "shm", "16Gi", "size of /dev/shm in the containers")
 	flags.StringVar(&s.Topology, "topology", "",
-		"place all nodes within one part of the network: a label of nodes such as topology.kubernetes.io/rack; Volcano: a tier; slurm: a number of switches")
+		"place all nodes within one part of the network: a label of nodes such as topology.kubernetes.io/rack; Volcano: a tier; slurm: a "+
+			"number of switches")
 	flags.StringArrayVar(&s.Claims, "claim", nil, "persistent volume claim and where it is mounted, CLAIM:DIR; may be given again")
 	flags.StringVar(&s.CkptDir, "ckpt-dir", "", "where checkpoints are saved")
 	flags.StringVar(&s.TokenSecret, "token-secret", "", "Secret that has the job's token under the key token")

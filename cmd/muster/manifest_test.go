@@ -45,7 +45,8 @@ func TestManifestExplained(t *testing.T) {
 		if kind == "slurm" {
 			continue
 		}
-		file := written(t, append(manifestArgs(kind, "--queue", "q", "--ckpt-dir", "/data/ckpt"), "--", "python", "train.py", "--lr", "0.1"))
+		file := written(t, append(manifestArgs(kind, "--queue", "q", "--ckpt-dir", "/data/ckpt"), "--", "python", "train.py", "--lr",
+			"0.1"))
 		got := muster(t, nil, "explain", "-o", "json", file)
 		var e dryrun.Explained
 		if err := json.Unmarshal([]byte(got.stdout), &e); err != nil || got.status != 0 {
@@ -143,7 +144,8 @@ func TestManifestExamples(t *testing.T) {
 			}
 			got := muster(t, nil, strings.Fields(m[1])...)
 			if diff := cmp.Diff(string(want), got.stdout); got.status != 0 || diff != "" {
-				t.Errorf("%s/%s: status %d %s(-want +got; the line in the page writes it anew):\n%s", dir, m[2], got.status, got.stderr, diff)
+				t.Errorf("%s/%s: status %d %s(-want +got; the line in the page writes it anew):\n%s", dir, m[2], got.status, got.stderr,
+					diff)
 			}
 		}
 	}

@@ -59,7 +59,8 @@ func TestNodesHang(t *testing.T) {
 			return true
 		})
 		out, err := ask(host, "stacks")
-		if err != nil || !strings.Contains(out, "rank 0, main thread:\n") || !strings.Contains(out, "rank 1, main thread:\n    never_comes (") {
+		if err != nil || !strings.Contains(out, "rank 0, main thread:\n") || !strings.Contains(out,
+			"rank 1, main thread:\n    never_comes (") {
 			t.Errorf("asked on host %d: %v\n%s", host, err, out)
 		}
 	}

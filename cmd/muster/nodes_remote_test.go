@@ -178,7 +178,8 @@ func execAcross(t *testing.T, here, there *testutil.Host, rank int) {
 			ended = &e
 		}
 	}
-	if started == nil || ended == nil || started.By == nil || !strings.Contains(started.By.Node, here.Name) || started.By.UID != os.Getuid() ||
+	if started == nil || ended == nil || started.By == nil || !strings.Contains(started.By.Node, here.Name) ||
+		started.By.UID != os.Getuid() ||
 		*started.Rank != rank || !strings.HasPrefix(started.Message, "sh -c ") || started.PID != ended.PID || *ended.ExitCode != 7 {
 		t.Errorf("%+v\n%+v\n%s", started, ended, events.stdout)
 	}
@@ -275,12 +276,14 @@ func TestNodesRemoteNoToken(t *testing.T) {
 	on := startOnHosts(t, "--nnodes", "2:3")
 	for rank := range on {
 		for other, h := range on {
-			for _, args := range [][]string{{"logs", "--rank", fmt.Sprint(other)}, {"exec", "--rank", fmt.Sprint(other), "--", "hostname"}} {
+			for _, args := range [][]string{{"logs", "--rank", fmt.Sprint(other)}, {"exec", "--rank", fmt.Sprint(other), "--",
+				"hostname"}} {
 				got := musterOn(t, on[rank], "", args...)
 				if other == rank {
 					got.expect(t, 0, h.Name)
 				} else {
-					got.expect(t, 2, fmt.Sprintf("rank %d is on node %s (group rank %d)", other, h.Name, other), "without a job token", "--token-file")
+					got.expect(t, 2, fmt.Sprintf("rank %d is on node %s (group rank %d)", other, h.Name, other), "without a job token",
+						"--token-file")
 				}
 			}
 		}

@@ -110,7 +110,8 @@ func newPageRun(t *testing.T, blocks []block) *pageRun {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.shown = strings.NewReplacer(r.dir, "/home/you/tutorial", runtime, "/run/user/1000", " "+host+" ", " laptop ", " "+host+"\n", " laptop\n",
+	r.shown = strings.NewReplacer(r.dir, "/home/you/tutorial", runtime, "/run/user/1000", " "+host+" ", " laptop ", " "+host+
+		"\n", " laptop\n",
 		"\n"+host+":", "\nlaptop:", "node "+host+",", "node laptop,")
 	r.environ = append(cleanEnviron(), "PATH="+path, "HOME="+r.dir, "XDG_RUNTIME_DIR="+runtime, "PYTHONDONTWRITEBYTECODE=1",
 		console.FormatVariable+"=text",

@@ -79,7 +79,8 @@ func TestEnvProfileShown(t *testing.T) {
 			t.Errorf("no %q (status %d):\n%s%s", want, got.status, got.stdout, got.stderr)
 		}
 	}
-	got = muster(t, nil, "run", "--nnodes", "2", "--rdzv", "c10d://h", "--run-id", "x", "--env-profile", "paddle", "--dry-run", "--", "true")
+	got = muster(t, nil, "run", "--nnodes", "2", "--rdzv", "c10d://h", "--run-id", "x", "--env-profile", "paddle", "--dry-run", "--",
+		"true")
 	if line := lineWith(got.stdout, "PADDLE_TRAINER_ID"); !strings.Contains(line, "<decided when nodes meet>") {
 		t.Errorf("the rank in Paddle's words: %q", line)
 	}
@@ -102,7 +103,8 @@ func TestEnvProfileJAX(t *testing.T) {
 		t.Skip("MUSTER_SOAK=1 runs it")
 	}
 	t.Parallel()
-	got := muster(t, []string{"JAX_PLATFORMS=cpu"}, "run", "-n", "2", "--env-profile", "jax", "--", python, testScript(t, "profile", "psum.py"))
+	got := muster(t, []string{"JAX_PLATFORMS=cpu"}, "run", "-n", "2", "--env-profile", "jax", "--", python,
+		testScript(t, "profile", "psum.py"))
 	for _, want := range []string{"process 0 of 2: sum 3", "process 1 of 2: sum 3"} {
 		if got.status != 0 || !strings.Contains(got.stdout, want) {
 			t.Errorf("no %q (status %d):\n%s%s", want, got.status, got.stdout, got.stderr)

@@ -30,8 +30,9 @@ With -a jobs that have ended follow, the newest first, with their exit status or
 each is known for a day (--keep-runs).
 
 Jobs are found in the run directories below XDG_RUNTIME_DIR, TMPDIR and /tmp.`,
-		Annotations: map[string]string{exitAnnotation: "  0  done, also where no job runs\n  2  usage error, or the run directories cannot be read\n"},
-		Args:        cobra.NoArgs,
+		Annotations: map[string]string{exitAnnotation: "  0  done, also where no job runs\n" +
+			"  2  usage error, or the run directories cannot be read\n"},
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if output != "" && output != "json" {
 				return errhint.Usagef("-o %q: the only other form is json", output)

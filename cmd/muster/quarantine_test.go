@@ -17,7 +17,8 @@ import (
 func TestExcludedNodeComesBack(t *testing.T) {
 	t.Parallel()
 	spec := filepath.Join(t.TempDir(), "spec.yaml")
-	text := "version: 1\ndefaults:\n  count: 1\n  model: NVIDIA H100 80GB HBM3\n  faults: [{kind: no-torch}]\nnodes:\n  node-2: {faults: [{kind: no-torch}, {kind: remap-failed, gpu: 0}]}\n"
+	text := "version: 1\ndefaults:\n  count: 1\n  model: NVIDIA H100 80GB HBM3\n  faults: [{kind: no-torch}]\nnodes:\n" +
+		"  node-2: {faults: [{kind: no-torch}, {kind: remap-failed, gpu: 0}]}\n"
 	if err := os.WriteFile(spec, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

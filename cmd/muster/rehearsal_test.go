@@ -216,7 +216,8 @@ func TestFakeRound(t *testing.T) {
 func TestFakeRoundOfAnother(t *testing.T) {
 	t.Parallel()
 	spec := filepath.Join(t.TempDir(), "spec.yaml")
-	text := "version: 1\ndefaults:\n  count: 1\n  model: NVIDIA H100 80GB HBM3\n  faults: [{kind: no-torch}, {kind: remap-failed, gpu: 0, attempts: [0]}]\n"
+	text := "version: 1\ndefaults:\n  count: 1\n  model: NVIDIA H100 80GB HBM3\n" +
+		"  faults: [{kind: no-torch}, {kind: remap-failed, gpu: 0, attempts: [0]}]\n"
 	if err := os.WriteFile(spec, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -61,7 +61,8 @@ link, and the same job runs.`,
 		root.AddCommand(newDialectCmd(a, name))
 	}
 	root.AddCommand(newStoreCmd(a), newTokenCmd(a), newExecCmd(a), newPsCmd(a), newStatusCmd(a), newTopCmd(a), newMetricsCmd(a),
-		newStacksCmd(a), newDiagnoseCmd(a), newViewerCmd(a), newTimerLaunchCmd(), newStopCmd(a), newExplainCmd(a), newManifestCmd(a), newConvertCmd(a),
+		newStacksCmd(a), newDiagnoseCmd(a), newViewerCmd(a), newTimerLaunchCmd(), newStopCmd(a), newExplainCmd(a), newManifestCmd(a),
+		newConvertCmd(a),
 		newRestartCmd(a), newPauseCmd(a), newResumeCmd(a),
 		newScaleCmd(a), newKillNodeCmd(a),
 		newEventsCmd(a),

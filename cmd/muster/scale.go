@@ -17,8 +17,9 @@ func newScaleCmd(a *app) *cobra.Command {
 		Short: "Have an elastic job go on with N nodes",
 		Long: `Have a job with --nnodes MIN:MAX go on with N nodes. Where it has more, those with the highest
 group ranks stop their workers and leave with exit status 0, and the others meet again; the
-nodes that serve the store and coordinate stay. Where it has fewer, spare nodes join; the launcher of --simulate-nodes starts more, and that of
---hosts those that have left. Else the answer says what to call on a new machine.
+nodes that serve the store and coordinate stay. Where it has fewer, spare nodes join; the launcher
+of --simulate-nodes starts more, and that of --hosts those that have left. Else the answer says
+what to call on a new machine.
 
 ` + jobHelp,
 		Annotations: map[string]string{exitAnnotation: jobsStatus},

@@ -211,7 +211,8 @@ func TestSeeWorld(t *testing.T) {
 	}
 	steering(t, agents[0].runtimeDir, "status", "-o", "wide").expect(t, 0, "DEVICE MEM    DEVICE USE", "900MiB/40GiB  87%")
 	steering(t, agents[0].runtimeDir, "top").expect(t, 0, "900MiB/40GiB  87%")
-	steering(t, agents[0].runtimeDir, "metrics", "--world").expect(t, 0, `muster_worker_device_utilization_ratio{rank="5",node="`, `device="1"} 0.87`)
+	steering(t, agents[0].runtimeDir, "metrics", "--world").expect(t, 0, `muster_worker_device_utilization_ratio{rank="5",node="`,
+		`device="1"} 0.87`)
 	steering(t, agents[0].runtimeDir, "exec", "--rank", "5", "--", "sh", "-c", "echo in $RANK; exit 4").expect(t, 4, "in 5\n")
 	steering(t, agents[1].runtimeDir, "restart").expect(t, 0, "start again")
 	for i, j := range agents {
@@ -358,7 +359,8 @@ func TestStopInEachPhase(t *testing.T) {
 			}
 			asked := steering(t, j.runtimeDir, "stop")
 			asked.expect(t, 0, "is being stopped")
-			if told := strings.Contains(asked.stdout, "no worker was started here; the other nodes could not be told: stop them, too"); told !=
+			if told := strings.Contains(asked.stdout,
+				"no worker was started here; the other nodes could not be told: stop them, too"); told !=
 				(c.phase == report.PhasePending) {
 				t.Errorf("%s", asked.stdout)
 			}

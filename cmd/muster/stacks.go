@@ -67,7 +67,8 @@ for flame graphs read it, .pb.gz is for pprof, .txt the same text as is shown.
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&native, "native", false, "what the kernel tells of all threads, too, and native frames where py-spy 0.4.x is there: it stops each Python process for some hundredths of a second")
+	cmd.Flags().BoolVar(&native, "native", false, "what the kernel tells of all threads, too, and native frames where py-spy 0.4.x is "+
+		"there: it stops each Python process for some hundredths of a second")
 	cmd.Flags().StringVar(&out, "out", "", "write to this file, in the form that its name ends with")
 	cmd.ValidArgsFunction = a.completeJob
 	return cmd

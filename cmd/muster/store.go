@@ -33,9 +33,10 @@ network like any other: add 127.0.0.0/8 for clients on this machine.
 
 It holds at most --store-limit bytes: a client that would add more is closed, and named
 in the log. A client that says nothing for 10 s is closed, too.`,
-		Example:     "  muster store --bind 127.0.0.1:29400\n  muster store --bind 10.0.0.1:29400 --store-allow 10.0.0.0/16,127.0.0.0/8",
-		Annotations: map[string]string{exitAnnotation: "  0    stopped by a signal\n  2    usage error, or the address cannot be bound\n  125  internal error of muster\n"},
-		Args:        cobra.NoArgs,
+		Example: "  muster store --bind 127.0.0.1:29400\n  muster store --bind 10.0.0.1:29400 --store-allow 10.0.0.0/16,127.0.0.0/8",
+		Annotations: map[string]string{exitAnnotation: "  0    stopped by a signal\n  2    usage error, or the address cannot be bound\n" +
+			"  125  internal error of muster\n"},
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			name := "--store-allow"
 			if !cmd.Flags().Changed("store-allow") {
@@ -65,7 +66,8 @@ in the log. A client that says nothing for 10 s is closed, too.`,
 	cmd.Flags().StringVar(&allow, "store-allow", a.getenv("MUSTER_STORE_ALLOW"),
 		"networks whose clients are served, as ADDRESS/BITS with commas between; empty: all [MUSTER_STORE_ALLOW]")
 	cmd.Flags().StringVar(&limit, "store-limit", cmp.Or(a.getenv("MUSTER_STORE_LIMIT"), "0"),
-		"how many bytes it holds at most, such as 4GiB; 0: 1 GiB, or a quarter of the machine's memory where that is less [MUSTER_STORE_LIMIT]")
+		"how many bytes it holds at most, such as 4GiB; 0: 1 GiB, or a quarter of the machine's memory where that is less "+
+			"[MUSTER_STORE_LIMIT]")
 	return cmd
 }
 

@@ -114,7 +114,8 @@ for --hang-dir, XPU_TIMER_HANG_KILL=1 for --on-hang dump,fail. Any other command
 python train.py, runs as it is: the muster that has started it looks at it.`,
 		Example: "  muster " + timerLaunch + " dlrover-run --nproc_per_node 8 train.py",
 		RunE: func(*cobra.Command, []string) error {
-			return errhint.With(errhint.Usagef("%s stands in front of nothing", timerLaunch), "name a launcher behind it, such as dlrover-run")
+			return errhint.With(errhint.Usagef("%s stands in front of nothing", timerLaunch),
+				"name a launcher behind it, such as dlrover-run")
 		},
 	}
 }

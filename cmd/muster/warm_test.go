@@ -305,7 +305,8 @@ func TestWarmSlowImport(t *testing.T) {
 func TestWarmChanged(t *testing.T) {
 	testutil.Long(t)
 	change := func(path, text string) string {
-		return fmt.Sprintf("if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and os.environ['RANK'] == '0':\n    open(os.environ['DIR'] + '/%s', 'w').write(%q)\n    sys.exit(1)\n", path, text)
+		return fmt.Sprintf("if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and os.environ['RANK'] == '0':\n"+
+			"    open(os.environ['DIR'] + '/%s', 'w').write(%q)\n    sys.exit(1)\n", path, text)
 	}
 	t.Run("script", func(t *testing.T) {
 		t.Parallel()

@@ -57,7 +57,8 @@ func TestLinkRules(t *testing.T) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
-	if err := (&Links{Given: all}).Needed(); errhint.CodeOf(err) != errhint.Usage || !strings.Contains(errhint.Of(err), "--switchbox-check") {
+	if err := (&Links{Given: all}).Needed(); errhint.CodeOf(err) != errhint.Usage ||
+		!strings.Contains(errhint.Of(err), "--switchbox-check") {
 		t.Error(err)
 	}
 	if err := (&Links{Given: none}).Needed(); err != nil {

@@ -313,7 +313,8 @@ type listener struct {
 	deaf int // connections that it closes at first
 }
 
-var ack, _ = hex.DecodeString("80059539000000000000008c22686f726f766f642e72756e6e65722e636f6d6d6f6e2e7574696c2e6e6574776f726b948c0b41636b526573706f6e73659493942981942e")
+var ack, _ = hex.DecodeString(
+	"80059539000000000000008c22686f726f766f642e72756e6e65722e636f6d6d6f6e2e7574696c2e6e6574776f726b948c0b41636b526573706f6e73659493942981942e")
 
 // listens registers a notification service for a slot.
 func (w *world) listens(key string, deaf int) *listener {

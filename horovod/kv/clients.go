@@ -123,7 +123,8 @@ func (c *Clients) admits(addr netip.Addr, now time.Time) bool {
 	}
 	if c.unknown.due(addr, now) {
 		c.log.Warn().Stringer("addr",
-			addr).Msg("the rendezvous of Horovod's workers refuses a client: it is none of the job's hosts; --store-allow names networks whose clients are let in besides")
+			addr).Msg("the rendezvous of Horovod's workers refuses a client: it is none of the job's hosts; --store-allow names networks " +
+			"whose clients are let in besides")
 	}
 	return false
 }

@@ -32,7 +32,8 @@ func (f Family) shareInstances() ([]Share, error) {
 		for _, in := range d.usableInstances() {
 			if in.Mask == "" {
 				return nil,
-					undecided(errhint.Usagef("cannot give each worker a MIG instance of its own: the driver does not tell the UUID of GPU %d", d.Index))
+					undecided(errhint.Usagef(
+						"cannot give each worker a MIG instance of its own: the driver does not tell the UUID of GPU %d", d.Index))
 			}
 			shares = append(shares,
 				Share{d, map[string]string{"CUDA_VISIBLE_DEVICES": in.Mask}, fmt.Sprintf("a MIG instance of GPU %d", d.Index)})
@@ -70,7 +71,8 @@ func (f Family) shareDevices(lookup lookup) ([]Share, error) {
 		if v := vendorNamed(f.Vendor); v != nil {
 			for _, name := range v.masks {
 				if text, set := lookup(name); set {
-					hint = fmt.Sprintf("unset %s, whose %q only the vendor's library can resolve, or name devices by plain numbers where that is possible",
+					hint = fmt.Sprintf("unset %s, whose %q only the vendor's library can resolve, or name devices by plain numbers where "+
+						"that is possible",
 						name, wording.Clip(text))
 					break
 				}

@@ -34,9 +34,10 @@ func TestDetectVendors(t *testing.T) {
 		},
 		{
 			name: "AMD container with a part", tree: mi300cpx.With(tree{"dev/dri/renderD128": "", "dev/dri/renderD130": "denied"}),
-			vendor:   "amd",
-			found:    "dri/renderD129@0000:05:00.0 dri/renderD136@0000:27:00.0",
-			unusable: "dri/renderD128@0000:05:00.0: /dev/dri/renderD128 does not exist; dri/renderD130@0000:05:00.0: /dev/dri/renderD130 may not be read and written by this process",
+			vendor: "amd",
+			found:  "dri/renderD129@0000:05:00.0 dri/renderD136@0000:27:00.0",
+			unusable: "dri/renderD128@0000:05:00.0: /dev/dri/renderD128 does not exist; dri/renderD130@0000:05:00.0: /dev/dri/renderD130 " +
+				"may not be read and written by this process",
 		},
 		{
 			name: "AMD node that the cgroup withholds", tree: mi210.With(tree{"sys/class/kfd/kfd/topology/nodes/2/properties": ""}),
@@ -55,12 +56,16 @@ func TestDetectVendors(t *testing.T) {
 			unusable: "@0000:43:00.0: it is bound to the driver vfio-pci",
 		},
 		{
-			name: "AMD in a sandbox without PCI", tree: nodes("kfd", "dri/renderD128").With(kfd(1, 0x1002, 152, 1281, 128, 1)), vendor: "amd",
-			found: "dri/renderD128@0000:05:00.1",
+			name: "AMD in a sandbox without PCI", tree: nodes("kfd", "dri/renderD128").With(kfd(1, 0x1002, 152, 1281, 128, 1)),
+			vendor: "amd",
+			found:  "dri/renderD128@0000:05:00.1",
 		},
 		{
 			name: "garbage in KFD",
-			tree: mi210.With(tree{"sys/class/kfd/kfd/topology/nodes/2/properties": "simd_count x\n\xff\ndrm_render_minor 99999999999999999999\n", "sys/class/kfd/kfd/topology/nodes/x/properties": "simd_count 1\n"}), vendor: "amd", found: "dri/renderD129@0000:43:00.0", unusable: "@0000:63:00.0: the driver lists it for no computing, or not for this process",
+			tree: mi210.With(tree{"sys/class/kfd/kfd/topology/nodes/2/properties": "simd_count x\n\xff\n" +
+				"drm_render_minor 99999999999999999999\n", "sys/class/kfd/kfd/topology/nodes/x/properties": "simd_count 1\n"}),
+			vendor: "amd", found: "dri/renderD129@0000:43:00.0", unusable: "@0000:63:00.0: the driver lists it for no computing, or not " +
+				"for this process",
 		},
 		{
 			name: "Hygon without its CPU's functions", tree: hygon, vendor: "hygon",
@@ -312,13 +317,15 @@ func TestChoiceOfVendor(t *testing.T) {
 		{
 			name: "gpu on a machine without CUDA", word: "gpu", tree: ascend,
 			want: "cannot start one worker per GPU: Cuda is not available (no NVIDIA GPU was found in /sys/bus/pci/devices)",
-			hint: "this node has 2 visible ascend devices: --nproc-per-node ascend; to train on CPUs say --nproc-per-node cpu or --nproc-per-node N",
+			hint: "this node has 2 visible ascend devices: --nproc-per-node ascend; to train on CPUs say --nproc-per-node cpu or " +
+				"--nproc-per-node N",
 		},
 		{name: "gpu with HIP", word: "gpu", tree: mi210, n: 2, want: "2 of 2 amd devices visible"},
 		{name: "cuda of Hygon", word: "cuda", tree: hygon, n: 2, want: "2 of 2 hygon devices visible"},
 		{
 			name: "hpu without a node", word: "hpu", tree: gaudi.With(tree{"dev/accel/accel0": "", "dev/accel/accel1": ""}),
-			want: "cannot start one worker per HPU: hpu is not available (Gaudi HPU 0000:33:00.0 is not counted: /dev/accel/accel1 does not exist; Gaudi HPU 0000:34:00.0 is not counted: /dev/accel/accel0 does not exist)",
+			want: "cannot start one worker per HPU: hpu is not available (Gaudi HPU 0000:33:00.0 is not counted: /dev/accel/accel1 does " +
+				"not exist; Gaudi HPU 0000:34:00.0 is not counted: /dev/accel/accel0 does not exist)",
 			hint: "to train on CPUs say --nproc-per-node cpu or --nproc-per-node N",
 		},
 		{name: "mlu", word: "mlu", tree: cambricon, n: 2, want: "2 of 2 cambricon devices visible"},
@@ -348,7 +355,8 @@ func TestChoiceOfVendor(t *testing.T) {
 }
 
 func TestIsWord(t *testing.T) {
-	for word := range strings.FieldsSeq("auto gpu cpu xpu npu musa mlu hpu nvidia amd metax hygon ascend cambricon mthreads iluvatar thead gaudi intel") {
+	for word := range strings.FieldsSeq(
+		"auto gpu cpu xpu npu musa mlu hpu nvidia amd metax hygon ascend cambricon mthreads iluvatar thead gaudi intel") {
 		if !accel.IsWord(word) {
 			t.Errorf("%s is no word", word)
 		}
@@ -551,7 +559,8 @@ func TestMIG(t *testing.T) {
 	want := []accel.Instance{
 		{GPUInstance: 3, Node: "/dev/nvidia-caps/nvidia-cap31", Mask: "MIG-GPU-a/3/0"},
 		{
-			GPUInstance: 13, Node: "/dev/nvidia-caps/nvidia-cap131", WhyNot: "/dev/nvidia-caps/nvidia-cap131 may not be read by this process",
+			GPUInstance: 13, Node: "/dev/nvidia-caps/nvidia-cap131", WhyNot: "/dev/nvidia-caps/nvidia-cap131 may not be read by this " +
+				"process",
 			Mask: "MIG-GPU-a/13/0",
 		},
 		{

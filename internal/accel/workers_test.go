@@ -47,7 +47,8 @@ func TestWorkers(t *testing.T) {
 		},
 		{
 			"xpu", masked, 0, "cannot start one worker per XPU: Xpu is not available",
-			"this node has 1 visible nvidia device: --nproc-per-node nvidia; to train on CPUs say --nproc-per-node cpu or --nproc-per-node N",
+			"this node has 1 visible nvidia device: --nproc-per-node nvidia; to train on CPUs say --nproc-per-node cpu or " +
+				"--nproc-per-node N",
 		},
 		{
 			"npu", none, 0, "cannot start one worker per NPU: npu is not available",
@@ -78,12 +79,15 @@ func TestWorkers(t *testing.T) {
 
 func TestCPUs(t *testing.T) {
 	v2 := tree{
-		"proc/self/cgroup":    "0::/kube/pod:1/job\n",
-		"proc/self/mountinfo": "22 1 0:20 / /proc rw - proc proc rw\n31 23 0:28 / /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 rw,nsdelegate\n",
+		"proc/self/cgroup": "0::/kube/pod:1/job\n",
+		"proc/self/mountinfo": "22 1 0:20 / /proc rw - proc proc rw\n" +
+			"31 23 0:28 / /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 rw,nsdelegate\n",
 	}
 	v1 := tree{
-		"proc/self/cgroup":    "9:name=systemd:/\n4:cpu,cpuacct:/docker/abc\n3:cpuset:/docker/abc\n0::/\n",
-		"proc/self/mountinfo": "31 23 0:28 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n32 23 0:29 / /sys/fs/cgroup/cpu\\040x rw - cgroup cgroup rw,cpu,cpuacct\n41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
+		"proc/self/cgroup": "9:name=systemd:/\n4:cpu,cpuacct:/docker/abc\n3:cpuset:/docker/abc\n0::/\n",
+		"proc/self/mountinfo": "31 23 0:28 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n" +
+			"32 23 0:29 / /sys/fs/cgroup/cpu\\040x rw - cgroup cgroup rw,cpu,cpuacct\n" +
+			"41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
 	}
 	const v1dir = "sys/fs/cgroup/cpu x/"
 	for _, c := range []struct {
@@ -117,7 +121,8 @@ func TestCPUs(t *testing.T) {
 		},
 		{"v2 more than the mask", v2.With(tree{"sys/fs/cgroup/kube/cpu.max": "6400000 100000\n"}), 8, "8 CPUs in the affinity mask"},
 		{
-			"v2 path of another namespace", v2.With(tree{"proc/self/cgroup": "0::/../../job\n", "sys/fs/cgroup/cpu.max": "100000 100000\n"}),
+			"v2 path of another namespace", v2.With(tree{"proc/self/cgroup": "0::/../../job\n",
+				"sys/fs/cgroup/cpu.max": "100000 100000\n"}),
 			1, "1 CPU by the quota in /sys/fs/cgroup/cpu.max (the affinity mask has 8)",
 		},
 		{"v2 mount shows a part", v2.With(tree{

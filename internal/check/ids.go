@@ -67,8 +67,9 @@ var ids = []ID{
 	{Name: "numa-unknown", Scope: "gpu", Default: Warn, Text: "the machine does not tell to which NUMA node the GPU belongs"},
 	{Name: "acs-on", Scope: "gpu", Default: Warn, Text: "a bridge sends what GPUs send each other through the CPU"},
 	{
-		Name: "xid", Scope: "gpu", Default: Warn, Text: "the kernel log has an error of the GPU; which ones fail: docs/checks.md", Limit: 24,
-		Unit: "hours back",
+		Name: "xid", Scope: "gpu", Default: Warn, Text: "the kernel log has an error of the GPU; which ones fail: docs/checks.md",
+		Limit: 24,
+		Unit:  "hours back",
 	},
 	{Name: "kernel-log", Scope: "node", Default: Warn, Text: "the kernel log complains of a switch, a NIC or their power"},
 	{Name: "stuck-process", Scope: "node", Default: Warn, Text: "a process hangs in an accelerator's driver"},

@@ -179,7 +179,8 @@ func TestChecks(t *testing.T) {
 		{"memlock", healthy().limits(func(f *facts) { f.locked = -1 }), skip},
 		{"memlock", healthy().file("sys/class/infiniband/mlx5_0/ports/1/state", ""), skip},
 		{
-			"memlock", healthy().limits(func(f *facts) { f.locked = 64 << 10 }).file("sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN"),
+			"memlock", healthy().limits(func(f *facts) { f.locked = 64 << 10 }).file("sys/class/infiniband/mlx5_0/ports/1/state",
+				"1: DOWN"),
 			skip,
 		},
 		{"open-files", healthy(), pass},

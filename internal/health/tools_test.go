@@ -64,7 +64,8 @@ func TestToolTexts(t *testing.T) {
 			"hl-smi -i 0000:11:00.0 -q -d ROW_REPLACEMENT": text,
 		}
 	}
-	const ecc0 = "Attached GPUs : 2\nGPU#0  MXC500  0000:10:00.0\n    ECC Errors\n        SRAM Uncorrectable : 0\n    Retired Pages\n        Double Bit ECC : 0\n"
+	const ecc0 = "Attached GPUs : 2\nGPU#0  MXC500  0000:10:00.0\n    ECC Errors\n        SRAM Uncorrectable : 0\n    Retired Pages\n" +
+		"        Double Bit ECC : 0\n"
 	ecc := func(text string) map[string]string { return map[string]string{"mx-smi --count-ecc": ecc0 + text} }
 	const links0 = "GPU#0  MXC500  0000:10:00.0\n  port 0 : up\n  port 1 : UP\n"
 	links := func(text string) map[string]string {

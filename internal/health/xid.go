@@ -18,8 +18,9 @@ import (
 // The lines that NVIDIA's drivers write, as gpud, DCGM and node-problem detectors read them. The address of an Xid has
 // no function digit.
 var (
-	xidLine    = lazyregexp.New(`NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\).*?: (\d+)(?:,|$)`)
-	lostLine   = lazyregexp.New(`NVRM: .*GPU (?:at )?(?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.\d)?.*fallen off the bus`)
+	xidLine  = lazyregexp.New(`NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\).*?: (\d+)(?:,|$)`)
+	lostLine = lazyregexp.New(
+		`NVRM: .*GPU (?:at )?(?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.\d)?.*fallen off the bus`)
 	switchLine = lazyregexp.New(`SXid \(PCI:([0-9a-fA-F:.]+)\): (\d+)(?:,|$)`)
 )
 

@@ -77,7 +77,8 @@ func TestParseList(t *testing.T) {
 		{"a,,b", "item 2: a host between two commas has no name"},
 		{
 			"a:x,b:0,c:-1",
-			"item 1: \"x\" is no number of slots\nitem 2: a host with 0 slots takes no worker: leave it out\nitem 3: \"-1\" is no number of slots",
+			"item 1: \"x\" is no number of slots\nitem 2: a host with 0 slots takes no worker: leave it out\n" +
+				"item 3: \"-1\" is no number of slots",
 		},
 		{"a:22222", "item 1: 22222 slots exceed the limit of 4096"},
 		{"a:9999999999", `item 1: "9999999999" is no number of slots`},
@@ -293,7 +294,8 @@ func TestHostfiles(t *testing.T) {
 func TestHostfileProblems(t *testing.T) {
 	_, err := hosts.Any("f", []byte("a\n-b\nc d\ne:0\n"))
 	if err == nil ||
-		problems(err) != "f:2: \"-b\" is no name of a host\nf:3: \"d\" stands behind the host: write slots=…, port=…, user=…\nf:4: a host with 0 slots takes no worker: leave it out" {
+		problems(err) != "f:2: \"-b\" is no name of a host\nf:3: \"d\" stands behind the host: write slots=…, port=…, user=…\n"+
+			"f:4: a host with 0 slots takes no worker: leave it out" {
 		t.Error(err)
 	}
 	_, err = hosts.Any("f", []byte(strings.Repeat("a b c\n", 1000)))

@@ -66,7 +66,8 @@ func TestAsk(t *testing.T) {
 		"no count":   {answer(true, 0, "{}", ""), false, "no fail_count", true},
 		"no message": {[]byte{0xff, 0xff}, false, "cannot be used", true},
 		"other words": {
-			append(answer(true, 0, `{"fail_count": 0}`, ""), protowire.AppendVarint(protowire.AppendTag(nil, 9, protowire.VarintType), 7)...),
+			append(answer(true, 0, `{"fail_count": 0}`, ""), protowire.AppendVarint(protowire.AppendTag(nil, 9, protowire.VarintType),
+				7)...),
 			true, "", false,
 		},
 	} {

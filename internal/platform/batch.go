@@ -87,7 +87,8 @@ func readSlurm(l *lookup, f *Facts) error {
 		if s.nodes > 1 {
 			f.Problem = &Problem{
 				fmt.Sprintf("the job has %d nodes, and this is its batch script or shell, on one of them", s.nodes),
-				"let srun start muster on every node: srun --ntasks-per-node=1 muster run ...; or give --nnodes 1 to start on this one alone",
+				"let srun start muster on every node: srun --ntasks-per-node=1 muster run ...; or give --nnodes 1 to start on this " +
+					"one alone",
 			}
 		}
 		return nil
@@ -232,7 +233,8 @@ func readLSF(l *lookup, f *Facts) error {
 		f.Hosts = hosts
 		f.Problem = &Problem{
 			fmt.Sprintf("%s is the job's launch node, and none of its %d nodes", launch, len(hosts)),
-			"let jsrun start muster on every node: jsrun --rs_per_host 1 --tasks_per_rs 1 muster run ...; or give --nnodes 1 to start on this one",
+			"let jsrun start muster on every node: jsrun --rs_per_host 1 --tasks_per_rs 1 muster run ...; or give --nnodes 1 to start on " +
+				"this one",
 		}
 		return nil
 	}

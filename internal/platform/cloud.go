@@ -232,7 +232,8 @@ func readAzureML(l *lookup, f *Facts) error {
 	count := l.value("AZUREML_NODE_COUNT", nodeCount)
 	if index.Text == "" || count.Text == "" {
 		f.Notes = append(f.Notes,
-			"Azure ML says neither the number of nodes nor which this is: muster is to be started by its PyTorch or MPI distribution, once on each node")
+			"Azure ML says neither the number of nodes nor which this is: muster is to be started by its PyTorch or MPI distribution, "+
+				"once on each node")
 		return nil
 	}
 	rank, nodes, err := l.place(f, index.From, count.From)

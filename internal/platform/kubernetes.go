@@ -58,7 +58,8 @@ func readPyTorch(l *lookup, f *Facts) error {
 	}
 	if rank >= nodes {
 		return l.bad(nodeIndex,
-			fmt.Errorf("%s=%s is taken for a number of nodes, so that it must be from 0 to %d; where it counts processes, LOCAL_RANK is missing",
+			fmt.Errorf("%s=%s is taken for a number of nodes, so that it must be from 0 to %d; where it counts processes, LOCAL_RANK is "+
+				"missing",
 				nodeCount, l.get(nodeCount), nodes-1))
 	}
 	l.master(f, []string{masterAddr}, []string{masterPort})

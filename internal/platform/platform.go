@@ -175,7 +175,9 @@ func Detect(in Input, name string) (Facts, error) {
 func notThere(name string) error {
 	for _, d := range detectors() {
 		if d.name == name && d.asks != "" {
-			return fmt.Errorf("it did not start this process: it is known by %s (muster run --dry-run without --platform tells what is found here)", d.asks)
+			return fmt.Errorf(
+				"it did not start this process: it is known by %s (muster run --dry-run without --platform tells what is found here)",
+				d.asks)
 		}
 	}
 	return fmt.Errorf("choose auto, none, or one of %s", strings.Join(Names(), ", "))

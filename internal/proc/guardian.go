@@ -15,12 +15,13 @@ import (
 // guardianState is all that the guardian needs to know. It is sent whole whenever it changes, as one line of JSON: a
 // new guardian is brought up to date by the same message, and a torn last one leaves the one before it.
 type guardianState struct {
-	Agent    ident    `json:"agent"`
-	Marker   string   `json:"marker,omitempty"`
-	Cgroup   string   `json:"cgroup,omitempty"`
-	Sessions []ident  `json:"sessions,omitempty"` // workers, running or ended; pid = group = session
-	Others   []ident  `json:"others,omitempty"`   // the same of templates, spare workers and what runs beside, which a lease does not concern
-	Escaped  []ident  `json:"escaped,omitempty"`  // what left those sessions
+	Agent    ident   `json:"agent"`
+	Marker   string  `json:"marker,omitempty"`
+	Cgroup   string  `json:"cgroup,omitempty"`
+	Sessions []ident `json:"sessions,omitempty"` // workers, running or ended; pid = group = session
+	// the same of templates, spare workers and what runs beside, which a lease does not concern
+	Others   []ident  `json:"others,omitempty"`
+	Escaped  []ident  `json:"escaped,omitempty"` // what left those sessions
 	Remove   []string `json:"remove,omitempty"`
 	Lease    int64    `json:"lease,omitempty"` // see Tree.SetLease; in ns of the monotonic clock, 0: none
 	Run      []string `json:"run,omitempty"`   // see Tree.RunOnDeath

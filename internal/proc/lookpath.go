@@ -170,8 +170,8 @@ func checkScript(path, dir string, line []byte) error {
 			interp = string(fields[1])
 		}
 		return errhint.Code(errhint.With(err,
-			fmt.Sprintf("the file has line ends of Windows, so that %q with an invisible character is looked for; try: sed -i 's/\\r$//' %s",
-				filepath.Base(interp), path)), errhint.NotExecuted)
+			fmt.Sprintf("the file has line ends of Windows, so that %q with an invisible character is looked for; "+
+				"try: sed -i 's/\\r$//' %s", filepath.Base(interp), path)), errhint.NotExecuted)
 	}
 	st, err := os.Stat(within(interp, dir))
 	switch {

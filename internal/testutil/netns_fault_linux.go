@@ -81,7 +81,8 @@ func (w *wire) change(t testing.TB, change func(*faults)) {
 	change(f)
 	// Bridges see Ethernet frames: a rule for a port holds for IPv4, IPv6 and what finds neighbours alike.
 	var rules strings.Builder
-	rules.WriteString("table bridge faults\ndelete table bridge faults\ntable bridge faults {\n chain forward {\n  type filter hook forward priority 0;\n")
+	rules.WriteString("table bridge faults\ndelete table bridge faults\ntable bridge faults {\n chain forward {\n" +
+		"  type filter hook forward priority 0;\n")
 	for pair := range f.cuts {
 		fmt.Fprintf(&rules, "  iifname { %s } oifname { %s } drop\n", w.ports(pair[0]), w.ports(pair[1]))
 	}

@@ -48,7 +48,8 @@ func TestHosts(t *testing.T) {
 				}
 			}
 		}
-		if got := run("cat /proc/self/cgroup | sed -n s/^0:://p; cd $(sed -n 's,^[^ ]* \\(/sys/[^ ]*\\) cgroup2 .*,\\1,p' /proc/self/mounts | tail -n 1); mkdir mine; ls -d */"); got != "/\nmine/" {
+		if got := run("cat /proc/self/cgroup | sed -n s/^0:://p; cd $(sed -n 's,^[^ ]* \\(/sys/[^ ]*\\) cgroup2 .*,\\1,p' " +
+			"/proc/self/mounts | tail -n 1); mkdir mine; ls -d */"); got != "/\nmine/" {
 			t.Errorf("%s sees cgroups that are not its own: %q", h.Name, got)
 		}
 		began := time.Now()

@@ -90,7 +90,8 @@ func (h *Host) delayPort(k int) string { return fmt.Sprintf("d%d.%d", k, h.index
 func (h *Host) insert(p *pump) error {
 	for k := range h.Addrs {
 		pumped := fmt.Sprintf("x%d.%d", k, h.index)
-		commands := fmt.Sprintf("link add name %s type veth peer name %s\nlink set %s up\nlink set %s nomaster\nlink set %s master br%d up\n",
+		commands := fmt.Sprintf(
+			"link add name %s type veth peer name %s\nlink set %s up\nlink set %s nomaster\nlink set %s master br%d up\n",
 			pumped, h.delayPort(k), pumped, h.port(k), h.delayPort(k), k)
 		if err := h.wire.run(commands, "ip", "-batch", "-"); err != nil {
 			return err

@@ -239,7 +239,8 @@ func (s *SSHServer) configure(cfg SSHDConfig, hostname, key string) string {
 	config := filepath.Join(s.dir, "sshd_config")
 	text := cfg.Config + "\n" + listen + fmt.Sprintf("Port %d\nHostKey %s\nAuthorizedKeysFile %s.pub\nSetEnv %s\n", s.Port, key,
 		s.Client.Key, strings.Join(env, " ")) +
-		"PidFile none\nUsePAM no\nStrictModes no\nUseDNS no\nPrintMotd no\nPermitRootLogin yes\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n" +
+		"PidFile none\nUsePAM no\nStrictModes no\nUseDNS no\nPrintMotd no\nPermitRootLogin yes\nPasswordAuthentication no\n" +
+		"KbdInteractiveAuthentication no\n" +
 		"MaxStartups 1000\nLogLevel VERBOSE\n"
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		s.t.Fatal(err)

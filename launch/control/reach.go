@@ -103,8 +103,8 @@ func (f *Far) call(ctx context.Context, path string, body []byte, by Peer) (net.
 // told carries its hint and status, and any other says to try again.
 func upgrade(conn net.Conn, path string, body []byte, header http.Header) (*bufio.Reader, error) {
 	var b strings.Builder
-	fmt.Fprintf(&b, "POST %s HTTP/1.1\r\nHost: muster\r\nConnection: Upgrade\r\nUpgrade: %s\r\nContent-Length: %d\r\n", path, streamProtocol,
-		len(body))
+	fmt.Fprintf(&b, "POST %s HTTP/1.1\r\nHost: muster\r\nConnection: Upgrade\r\nUpgrade: %s\r\nContent-Length: %d\r\n", path,
+		streamProtocol, len(body))
 	if err := header.Write(&b); err != nil {
 		return nil, err
 	}

@@ -121,7 +121,8 @@ func TestAnswers(t *testing.T) {
 		errhint.Of(err) != "there is rank 3" {
 		t.Errorf("%v", err)
 	}
-	if s, err := c.Do(t.Context(), Request{What: RestartRequested}); errhint.CodeOf(err) != errhint.TryAgain || err.Error() != "it does not run" {
+	if s, err := c.Do(t.Context(), Request{What: RestartRequested}); errhint.CodeOf(err) != errhint.TryAgain ||
+		err.Error() != "it does not run" {
 		t.Errorf("%q, %v", s, err)
 	}
 	for want, r := range map[string]Request{
@@ -139,7 +140,8 @@ func TestAnswers(t *testing.T) {
 	}
 	var want []string
 	for _, r := range []string{
-		"pause the job", "rehearse the loss of node node7", "restart the workers", "resume the job", "resume the job", "scale the job to 3 nodes",
+		"pause the job", "rehearse the loss of node node7", "restart the workers", "resume the job", "resume the job",
+		"scale the job to 3 nodes",
 		"stop the job without grace",
 	} {
 		want = append(want, fmt.Sprint(os.Geteuid(), " ", r))

@@ -91,10 +91,11 @@ func TestListed(t *testing.T) {
 		environ []string
 		want    string // empty: none
 	}{
-		"no list":          {"nvidia", job.DeviceRules{}, nil, ""},
-		"one each":         {"nvidia", job.DeviceRules{List: true}, nil, "CUDA_VISIBLE_DEVICES=0,1"},
-		"inherited":        {"nvidia", job.DeviceRules{List: true}, []string{"CUDA_VISIBLE_DEVICES=3,2"}, ""},
-		"asked for":        {"nvidia", job.DeviceRules{List: true, Only: []int{3, 1}}, []string{"CUDA_VISIBLE_DEVICES=0"}, "CUDA_VISIBLE_DEVICES=3,1"},
+		"no list":   {"nvidia", job.DeviceRules{}, nil, ""},
+		"one each":  {"nvidia", job.DeviceRules{List: true}, nil, "CUDA_VISIBLE_DEVICES=0,1"},
+		"inherited": {"nvidia", job.DeviceRules{List: true}, []string{"CUDA_VISIBLE_DEVICES=3,2"}, ""},
+		"asked for": {"nvidia", job.DeviceRules{List: true, Only: []int{3, 1}}, []string{"CUDA_VISIBLE_DEVICES=0"},
+			"CUDA_VISIBLE_DEVICES=3,1"},
 		"left out":         {"nvidia", job.DeviceRules{List: true, Except: []int{0, 2}}, nil, "CUDA_VISIBLE_DEVICES=1,3"},
 		"NPUs":             {"ascend", job.DeviceRules{List: true}, nil, "ASCEND_RT_VISIBLE_DEVICES=0,1"},
 		"another variable": {"ascend", job.DeviceRules{List: true, Variable: "X"}, nil, "X=0,1"},

@@ -67,8 +67,9 @@ func recorded(all []activity) (v Verdict, explains bool) {
 		return v, false
 	}
 	v = Verdict{Kind: Unknown, Victims: ranks(all)}
-	v.Sentence = fmt.Sprintf("%s in %s, which %s ended, and %s in %s: whether a connection is lost or they gave sizes that do not fit cannot "+
-		"be told", is(behind), first, has(ahead), cmp.Or(pronoun(ahead), "they"), ahead[0].in)
+	v.Sentence = fmt.Sprintf(
+		"%s in %s, which %s ended, and %s in %s: whether a connection is lost or they gave sizes that do not fit cannot "+
+			"be told", is(behind), first, has(ahead), cmp.Or(pronoun(ahead), "they"), ahead[0].in)
 	if sizes := odd(ahead, behind, of); sizes != "" {
 		v.Sentence += sizes
 	}

@@ -42,8 +42,9 @@ const (
 const (
 	busy = 0.5
 	idle = 0.1
-	// thrashes is how many times in a second a process waits for its own memory that hardly does anything else (computing); throttledMuch the
-	// share of the time from which on a limit keeps it; starves the share of what it wants that is as good as nothing.
+	// thrashes is how many times in a second a process waits for its own memory that hardly does anything else
+	// (computing); throttledMuch is the share of the time from which on a limit keeps it; starves is the share of what
+	// it wants that is as good as nothing.
 	thrashes      = 50
 	computing     = 0.9
 	throttledMuch = 0.6
@@ -128,8 +129,9 @@ func doing(p *evidence.Process) (kind Kind, does, call, at string) {
 		in = " " + where
 	}
 	if p.Faults >= thrashes && p.CPU < computing && collective(p) == "" {
-		return Memory, fmt.Sprintf("waits for pages of its memory, which are read from a disk (%.0f in a second)%s: the machine swaps, a limit "+
-			"of memory is too low, or it reads a file that it has mapped", p.Faults, in), "", ""
+		return Memory, fmt.Sprintf(
+			"waits for pages of its memory, which are read from a disk (%.0f in a second)%s: the machine swaps, a limit "+
+				"of memory is too low, or it reads a file that it has mapped", p.Faults, in), "", ""
 	}
 	if p.Steady && p.State == "D" {
 		what := ""
@@ -341,8 +343,8 @@ func shows(rank int, p *evidence.Process) []string {
 		lines = append(lines, fmt.Sprintf("rank %d: process %d: no space is left on the file system of %s", rank, p.PID, name))
 	}
 	if p.Throttled > 0 || p.Faults > 1 {
-		lines = append(lines, fmt.Sprintf("rank %d: process %d: throttled for %.0f %% of the time, %.0f major page faults in a second", rank,
-			p.PID, 100*p.Throttled, p.Faults))
+		lines = append(lines, fmt.Sprintf("rank %d: process %d: throttled for %.0f %% of the time, %.0f major page faults in a second",
+			rank, p.PID, 100*p.Throttled, p.Faults))
 	}
 	for _, l := range p.Locks {
 		text := fmt.Sprintf("rank %d: process %d: waits for the lock on %s", rank, p.PID, l.File)

@@ -159,12 +159,14 @@ func among(all []activity) Verdict {
 		return told
 	}
 	if c := all[0].in; c != nil && !slices.ContainsFunc(all, func(a activity) bool { return a.in == nil || !a.in.Same(c) }) {
-		v.Sentence = fmt.Sprintf("all ranks seen (%s) are %s, each in %s: whether they are about to finish it or have lost a connection cannot be "+
-			"told by one look", fold(v.Victims), where, c)
+		v.Sentence = fmt.Sprintf(
+			"all ranks seen (%s) are %s, each in %s: whether they are about to finish it or have lost a connection cannot be "+
+				"told by one look", fold(v.Victims), where, c)
 		return v
 	}
-	v.Sentence = fmt.Sprintf("all ranks seen (%s) are %s: whether they are about to finish it, disagree about sizes, or have lost a connection "+
-		"cannot be told by one look", fold(v.Victims), where)
+	v.Sentence = fmt.Sprintf(
+		"all ranks seen (%s) are %s: whether they are about to finish it, disagree about sizes, or have lost a connection "+
+			"cannot be told by one look", fold(v.Victims), where)
 	if places := distinct(all); len(places) > 1 {
 		v.Kind = Mismatch
 		v.Sentence = fmt.Sprintf("all ranks wait in %s, but not from the same place: %s; whether that is the same call cannot be told",

@@ -156,7 +156,8 @@ func TestVerdict(t *testing.T) {
 			Deadlock,
 			[]int{1, 0},
 			[]int{0},
-			[]string{"rank 1 waits for a lock on the file /f at train.py:31 in save, which rank 0 has, and that one waits for the others in all_reduce"},
+			[]string{"rank 1 waits for a lock on the file /f at train.py:31 in save, which rank 0 has, and that one waits for the others " +
+				"in all_reduce"},
 		},
 		"a lock that a sleeping rank has": {
 			[]evidence.Rank{rank(0, at("clock_nanosleep", user)), rank(1, at("flock", elsew), waitsForLock("/f", 100))},
@@ -303,7 +304,8 @@ func TestVerdictOfNodes(t *testing.T) {
 		"link": {
 			both(rank(0, in(reduce), connected(socket("10.0.0.1:5", "10.0.0.2:6", 4))),
 				rank(1, in(reduce), connected(socket("10.0.0.2:6", "10.0.0.1:5", 0)))), nil, Link,
-			"the connection between rank 0 on node a and rank 1 on node b does not get through (4 bytes from rank 0 were sent again 4 times)",
+			"the connection between rank 0 on node a and rank 1 on node b does not get through (4 bytes from rank 0 were sent again " +
+				"4 times)",
 		},
 		"a connection within a machine": {
 			both(rank(0, in(reduce), connected(socket("127.0.0.1:5", "127.0.0.1:6", 4))),

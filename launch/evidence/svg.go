@@ -26,10 +26,12 @@ func WriteSVG(w io.Writer, title string, groups []Group) error {
 	root := Root(groups)
 	height := svgTop + rowHeight*(depth(root)+1)
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="monospace" font-size="11">
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" `+
+		`font-family="monospace" font-size="11">
 <rect width="100%%" height="100%%" fill="#ffffff"/>
 <text x="10" y="20" font-size="15">%s</text>
-<text x="10" y="36" fill="#555555">width: share of the ranks; red: ranks that are not with the most; the pointer shows function@source@ranks here|ranks elsewhere</text>
+<text x="10" y="36" fill="#555555">width: share of the ranks; red: ranks that are not with the most; `+
+		`the pointer shows function@source@ranks here|ranks elsewhere</text>
 `, svgWidth, height, svgWidth, height, escape(title))
 	draw(&b, root, root, 0, svgWidth, svgTop)
 	b.WriteString("</svg>\n")

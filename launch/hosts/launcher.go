@@ -141,7 +141,8 @@ func (l *launcher) run(ctx context.Context) (err error) {
 	defer l.told.close()
 	defer openFront(frontConfig{ //nolint:contextcheck // its end bounds itself
 		RunID: job.RunID, Name: job.Command.Name, Role: control.Launcher, Environ: l.config.Environ, Grace: job.Stop.Grace, Interrupts: in,
-		Status: l.told.now, Events: &l.told.events, Ask: l.ask, Reach: l.reachRanks, Evidence: l.look, Guard: l.tree.RemoveOnDeath, View: view, Log: log,
+		Status: l.told.now, Events: &l.told.events, Ask: l.ask, Reach: l.reachRanks, Evidence: l.look, Guard: l.tree.RemoveOnDeath,
+		View: view, Log: log,
 		Look: func(ctx context.Context) {
 			if _, err := l.fleet.Ask(ctx, Ask{Look: true}); err != nil {
 				log.Debug().Err(err).Msg("the nodes do not hear that somebody looks at the job")
@@ -244,7 +245,8 @@ func (l *launcher) prepare() error {
 		return err
 	}
 	if j.Restart.MaxRestarts > 0 && l.config.Horovod != nil {
-		return errhint.With(errhint.Usagef("cannot restart the workers of a Horovod job with --max-restarts or --backoff-limit: its world is made once"),
+		return errhint.With(errhint.Usagef(
+			"cannot restart the workers of a Horovod job with --max-restarts or --backoff-limit: its world is made once"),
 			"an elastic job (--min-np, --host-discovery-script) survives the loss of workers")
 	}
 	if err := checkStatusFile(j.StatusFile); err != nil {

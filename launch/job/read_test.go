@@ -211,9 +211,11 @@ func (m *module) unread(t types.Type, seen map[string]bool) []string {
 
 // shownOnly are the fields of a job that are there to be shown, and why nobody misses anything else.
 var shownOnly = map[string]string{
-	"muster/launch/job.Job.Dialect":      "the command line that --dry-run names",
-	"muster/launch/job.Meeting.Conf":     "the words of --rdzv-conf for --dry-run: what they ask for stands in other fields, and the dialects refuse the rest",
-	"muster/cmd/dialect.Request.Reached": "the nodes of an MPIJob that its launcher reaches, which muster explain names; the launcher's command starts them",
+	"muster/launch/job.Job.Dialect": "the command line that --dry-run names",
+	"muster/launch/job.Meeting.Conf": "the words of --rdzv-conf for --dry-run: what they ask for stands in other fields, and the " +
+		"dialects refuse the rest",
+	"muster/cmd/dialect.Request.Reached": "the nodes of an MPIJob that its launcher reaches, which muster explain names; the launcher's " +
+		"command starts them",
 	"muster/cmd/dialect.PlacedNode.Host": "where muster explain says that a pod runs; the job's own list of hosts starts it",
 }
 

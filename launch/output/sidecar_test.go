@@ -46,7 +46,8 @@ func TestSidecarOutput(t *testing.T) {
 		},
 		"pipes": {
 			job.LogRules{Dir: os.DevNull, Prefix: "[${hostname} ${role_name}${local_rank} ${stream}] "},
-			"[node sidecar1 stdout] one 1\n[node sidecar1 stdout] one 2\n", "[node sidecar1 stderr] two 1\n[node sidecar1 stderr] two 2\n", "",
+			"[node sidecar1 stdout] one 1\n[node sidecar1 stdout] one 2\n", "[node sidecar1 stderr] two 1\n[node sidecar1 stderr] two 2\n",
+			"",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

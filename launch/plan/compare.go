@@ -73,7 +73,8 @@ func ComparePreflight(names []string, all []job.Preflight) (warnings []string, e
 		}
 		if f.SharedMemory < job.SmallSharedMemory && f.Workers > 0 {
 			warnings = append(warnings,
-				fmt.Sprintf("%s: /dev/shm has %d MiB, which data loaders soon fill: docker --shm-size, in Kubernetes an emptyDir with medium: Memory", names[i], f.SharedMemory>>20))
+				fmt.Sprintf("%s: /dev/shm has %d MiB, which data loaders soon fill: docker --shm-size, in Kubernetes an emptyDir with "+
+					"medium: Memory", names[i], f.SharedMemory>>20))
 		}
 	}
 	warnings = append(warnings, compareLimits(names, all)...)

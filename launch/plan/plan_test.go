@@ -186,8 +186,9 @@ func TestEnvironmentRules(t *testing.T) {
 			want: map[string]string{"TORCHELASTIC_TIMER_FILE": "/timers/fifo"},
 		},
 		{
-			name: "the interface by which nodes are reached", procs: "1", iface: "eth0", change: func(j *job.Job) { j.Environ = append(j.Environ, "GLOO_SOCKET_IFNAME=ib0") },
-			want: map[string]string{"NCCL_SOCKET_IFNAME": "=eth0", "GLOO_SOCKET_IFNAME": "ib0"},
+			name: "the interface by which nodes are reached", procs: "1", iface: "eth0",
+			change: func(j *job.Job) { j.Environ = append(j.Environ, "GLOO_SOCKET_IFNAME=ib0") },
+			want:   map[string]string{"NCCL_SOCKET_IFNAME": "=eth0", "GLOO_SOCKET_IFNAME": "ib0"},
 		},
 		{name: "no interface", procs: "1", missing: []string{"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}},
 		{name: "somebody else's file timer", procs: "1", change: func(j *job.Job) {

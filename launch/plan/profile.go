@@ -43,12 +43,14 @@ func (p *Plan) ProfileLike() map[string]string {
 	switch p.Job.Env.Profile {
 	case job.ProfilePaddle:
 		return map[string]string{
-			"PADDLE_TRAINER_ID": "RANK", "PADDLE_TRAINERS_NUM": "WORLD_SIZE", "PADDLE_GLOBAL_RANK": "RANK", "PADDLE_GLOBAL_SIZE": "WORLD_SIZE",
-			"PADDLE_NNODES": "GROUP_WORLD_SIZE",
+			"PADDLE_TRAINER_ID": "RANK", "PADDLE_TRAINERS_NUM": "WORLD_SIZE", "PADDLE_GLOBAL_RANK": "RANK",
+			"PADDLE_GLOBAL_SIZE": "WORLD_SIZE",
+			"PADDLE_NNODES":      "GROUP_WORLD_SIZE",
 		}
 	case job.ProfileJAX:
 		return map[string]string{
-			"JAX_PROCESS_ID": "RANK", "JAX_NUM_PROCESSES": "WORLD_SIZE", "OMPI_COMM_WORLD_RANK": "RANK", "OMPI_COMM_WORLD_SIZE": "WORLD_SIZE",
+			"JAX_PROCESS_ID": "RANK", "JAX_NUM_PROCESSES": "WORLD_SIZE", "OMPI_COMM_WORLD_RANK": "RANK",
+			"OMPI_COMM_WORLD_SIZE": "WORLD_SIZE",
 		}
 	case job.ProfileTensorFlow: // TF_CONFIG alone holds all
 	}
@@ -160,7 +162,8 @@ func (p *Plan) Check(l *Places) error {
 	}
 	for rank, place := range l.Workers {
 		if host, _, err := net.SplitHostPort(place); err == nil && strings.Contains(host, ":") {
-			return errhint.With(errhint.Usagef("cannot use --env-profile paddle: rank %d is to listen at %s, and Paddle reads no IPv6 address",
+			return errhint.With(errhint.Usagef(
+				"cannot use --env-profile paddle: rank %d is to listen at %s, and Paddle reads no IPv6 address",
 				rank, place), "choose another address of its node by --local-addr or --iface")
 		}
 	}

@@ -326,7 +326,8 @@ func TestReadWhileWritten(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		program(t, dir, 3,
-			"import muster, time\nend = time.monotonic() + 1\nn = 0\nwhile time.monotonic() < end:\n    n += 1\n    muster.progress.step(n, total=n, same=n)")
+			"import muster, time\nend = time.monotonic() + 1\nn = 0\nwhile time.monotonic() < end:\n    n += 1\n"+
+				"    muster.progress.step(n, total=n, same=n)")
 	})
 	testutil.Eventually(t, time.Minute, "it has begun", func() bool { _, told := f.Read(); return told })
 	done := make(chan struct{})

@@ -104,7 +104,8 @@ var causes = [...]cause{
 		}
 		return "the worker did not release its timer " + strconv.Quote(printable.Output(s.exit.Watchdog)) +
 			" in time, and muster's watchdog ended it: " +
-			"see in its last lines what it was doing, and give what it guards (torch.distributed.elastic.timer.expires) more time if it is only slow"
+			"see in its last lines what it was doing, and give what it guards (torch.distributed.elastic.timer.expires) more time if it " +
+			"is only slow"
 	}},
 	{"oom-killer", func(s symptoms) string {
 		_, loader := s.said("DataLoader worker (pid*killed by signal: Killed")
@@ -277,7 +278,8 @@ var causes = [...]cause{
 	}},
 	whenSaid("child-failed",
 		"a process that the program has started failed: its own words stand above, and its status in the message",
-		"subprocess.CalledProcessError", "ProcessExitedException: process", "ProcessRaisedException", "concurrent.futures.process.BrokenProcessPool",
+		"subprocess.CalledProcessError", "ProcessExitedException: process", "ProcessRaisedException",
+		"concurrent.futures.process.BrokenProcessPool",
 		"A process in the process pool was terminated abruptly", "ChildFailedError"),
 	whenSaid("broken-checkpoint",
 		"a file that is loaded is not whole, or of another model: load an earlier checkpoint, and compare the names and shapes "+
@@ -377,7 +379,8 @@ var causes = [...]cause{
 		if s.exit.Signal != 0 || slices.ContainsFunc(s.lines, func(l string) bool { return looksRaised().MatchString(l) }) {
 			return ""
 		}
-		return "the program ended itself with status " + strconv.Itoa(s.exit.Code) + " and without an exception: see what it has written, " +
+		return "the program ended itself with status " + strconv.Itoa(s.exit.Code) +
+			" and without an exception: see what it has written, " +
 			"and look for sys.exit and os._exit, also in handlers of atexit"
 	}},
 }

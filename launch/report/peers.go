@@ -112,7 +112,8 @@ func EncodeFailures(failures []Failure, began time.Time) []byte {
 // IsEcho reports whether a worker failed because its connection to another one broke, or because that did not come.
 func (f *Failure) IsEcho() bool { return echo(f) == 1 }
 
-// echo is 1 for a worker that failed because its connection to another one broke or that did not come, else 0. Who was killed or crashed did
+// echo is 1 for a worker that failed because its connection to another one broke or that did not come, else 0. Who was
+// killed or crashed did
 // not fail of that, whatever it had printed and survived before; NCCL's watchdog aborts.
 func echo(f *Failure) int {
 	switch f.Signal {

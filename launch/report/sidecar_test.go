@@ -13,8 +13,9 @@ func TestWorldSidecars(t *testing.T) {
 	say := func(node, generation, groupRank int, sidecars ...Sidecar) {
 		t.Helper()
 		text, err := json.Marshal(&Status{
-			Version: 1, Phase: PhaseRunning, Nodes: 3, Generation: generation, GroupRank: groupRank, Tasks: []Task{}, Conditions: []Condition{},
-			Sidecars: sidecars,
+			Version: 1, Phase: PhaseRunning, Nodes: 3, Generation: generation, GroupRank: groupRank, Tasks: []Task{},
+			Conditions: []Condition{},
+			Sidecars:   sidecars,
 		})
 		if err == nil {
 			err = w.Take(node, text)

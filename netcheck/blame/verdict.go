@@ -179,7 +179,8 @@ func (c *Check) reason(i int, status []Status) string {
 		}
 		said := c.said(PairOf(i, good[0]))
 		if len(good) < proof { // as few as that, and still at fault: a node that cannot reach anybody is of no use either way
-			return fmt.Sprintf("failed with %s, which pass with each other and are the only ones that pass; were both its links to them bad, it would look the same%s",
+			return fmt.Sprintf("failed with %s, which pass with each other and are the only ones that pass; were both its links to them "+
+				"bad, it would look the same%s",
 				c.names(good), said)
 		}
 		return fmt.Sprintf("failed with %s, which pass with others%s", c.names(good), said)

@@ -245,7 +245,8 @@ func (c *Program) repeated(ctx context.Context, command func() ([]outcome, error
 // usual from now on.
 func (c *Program) giveUpForksLocked(ctx context.Context, why error) {
 	c.cold.Store(true)
-	c.cfg.Log.Warn().Err(why).Msg("the check's processes start as usual: one that was forked from the template has failed, which may be its inheritance")
+	c.cfg.Log.Warn().Err(why).Msg(
+		"the check's processes start as usual: one that was forked from the template has failed, which may be its inheritance")
 	for i := range c.members {
 		if m := c.members[i].Load(); m != nil && m.forked {
 			c.drop(ctx, m)

@@ -266,7 +266,8 @@ func (j *judgement) sizes() []check.Result {
 		hole.Status, hole.Limit = check.Fail, fmt.Sprint(bad.Bytes)
 		hole.Reason = fmt.Sprintf("packets of %d bytes from %s to %s vanish, those of %d pass (%s)", bad.Bytes, from, to,
 			passes, j.f.mtus())
-		hole.Try = fmt.Sprintf("set the same MTU on every switch port and interface of the path, or %d on both interfaces (ip link set IFACE mtu %d); let ICMP pass", passes, passes)
+		hole.Try = fmt.Sprintf("set the same MTU on every switch port and interface of the path, or %d on both interfaces (ip link set "+
+			"IFACE mtu %d); let ICMP pass", passes, passes)
 	}
 	for i := range m.Sizes {
 		s := &m.Sizes[i]
@@ -274,7 +275,8 @@ func (j *judgement) sizes() []check.Result {
 			less.Status, less.Limit = check.Warn, fmt.Sprint(s.Bytes)
 			less.Reason = fmt.Sprintf("packets of %d bytes do not pass, and the sender is told; those of %d do (%s)", s.Bytes,
 				passes, j.f.mtus())
-			less.Try = "raise the MTU of what is in between, or set that of both interfaces to what passes: every new connection has to find it out"
+			less.Try = "raise the MTU of what is in between, or set that of both interfaces to what passes: every new connection has to " +
+				"find it out"
 		}
 	}
 	return []check.Result{hole, less}
@@ -374,7 +376,8 @@ func (j *judgement) retransmitted() []check.Result {
 		r.Limit = fmt.Sprintf("%.3f %%", 100*j.Retransmitted)
 		if share > j.Retransmitted {
 			r.Status = check.Warn
-			r.Try = "look for errors and drops on both interfaces and their switch ports (ethtool -S, ip -s link); a shared or limited path drops, too"
+			r.Try = "look for errors and drops on both interfaces and their switch ports (ethtool -S, ip -s link); a shared or limited " +
+				"path drops, too"
 		}
 	}
 	return []check.Result{r}

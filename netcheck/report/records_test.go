@@ -77,7 +77,8 @@ func faulty() *netcheck.Record {
 	r.Rounds, r.Took, r.Fake = 4, 11*time.Second, "testdata/two-racks.yaml"
 	bad := &r.Nodes[3]
 	bad.Status, bad.Local = netcheck.Fail, netcheck.Local{}
-	bad.Reason = "failed with gpu-17.cluster, gpu-18.cluster and gpu-19.cluster, which pass with others (gpu-20.cluster said: NCCL: unhandled system error)"
+	bad.Reason = "failed with gpu-17.cluster, gpu-18.cluster and gpu-19.cluster, which pass with others (gpu-20.cluster said: NCCL: " +
+		"unhandled system error)"
 	bad.Fault = &netcheck.Fault{Status: errhint.Faulty, Reason: bad.Reason}
 	r.Links = slices.DeleteFunc(r.Links, func(l netcheck.LinkRecord) bool { return l.A == 3 || l.B == 3 })
 	for _, peer := range []int{0, 1, 2} {

@@ -103,7 +103,8 @@ func (x *exchange) moved(ctx context.Context) {
 		return // agents that do not share their store ask each time: the old one was served by worker 0, and is gone
 	}
 	x.log.Warn().Int("round", x.round.Number).Stringer("addr", x.master).Stringer("before", x.before).
-		Msg("rank 0 is another agent of torchrun now: the others may send their workers to the old one (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 avoids it)")
+		Msg("rank 0 is another agent of torchrun now: the others may send their workers to the old one " +
+			"(TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 avoids it)")
 }
 
 // publishMaster says in this round where the workers meet.

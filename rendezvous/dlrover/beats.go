@@ -52,7 +52,8 @@ func (r *round) watchNodes() {
 			if rank != r.me && time.Since(heard[rank]) > limit {
 				r.demand(rendezvous.Verdict{
 					Kind: rendezvous.Reassemble, Reason: "NodeLost", Rank: -1,
-					Message: fmt.Sprintf("the node with group rank %d (node rank %d) was silent for %v", rank, r.world.nodes[rank].rank, limit),
+					Message: fmt.Sprintf("the node with group rank %d (node rank %d) was silent for %v", rank, r.world.nodes[rank].rank,
+						limit),
 				})
 				return
 			}

@@ -171,7 +171,8 @@ func TestStoreIsOutOfReach(t *testing.T) {
 	_, err := b.Next(t.Context(), rendezvous.Member{LocalWorldSize: 1})
 	cancel()
 	<-ended
-	if errhint.CodeOf(err) != errhint.TryAgain || !strings.Contains(fmt.Sprint(err), "does not reach its store: no store at 10.0.0.1:4711") ||
+	if errhint.CodeOf(err) != errhint.TryAgain || !strings.Contains(fmt.Sprint(err),
+		"does not reach its store: no store at 10.0.0.1:4711") ||
 		!strings.Contains(errhint.Of(err), "--iface") || dialed.Load() != storeTries || !f.heard("NodeFailure rdzv_error") {
 		t.Errorf("%v (%s) after %d tries", err, errhint.Of(err), dialed.Load())
 	}

@@ -94,7 +94,8 @@ func (h *Handler) begin(ctx context.Context, w world) (rendezvous.Round, error) 
 	if rec.Mixed {
 		level = zerolog.InfoLevel
 	}
-	h.cfg.Log.WithLevel(level).Int("round", out.Number).Int("group_rank", r.me).Int("group_world_size", len(w.nodes)).Bool("mixed", rec.Mixed).
+	h.cfg.Log.WithLevel(level).Int("round", out.Number).Int("group_rank", r.me).Int("group_world_size", len(w.nodes)).Bool("mixed",
+		rec.Mixed).
 		Msg("round of DLRover's master")
 	return out, nil
 }
@@ -154,7 +155,8 @@ func (h *Handler) awaitKeys(ctx context.Context, r *round, keys []string) (found
 		case waiting > 0:
 			return nil, fmt.Errorf("%w: %d nodes wait for the next one", errAgain, waiting)
 		case time.Since(began) > beginPatience:
-			return nil, fmt.Errorf("%w: node rank %d has not said for %v where workers meet", errAgain, r.world.nodes[0].rank, beginPatience)
+			return nil, fmt.Errorf("%w: node rank %d has not said for %v where workers meet", errAgain, r.world.nodes[0].rank,
+				beginPatience)
 		}
 		if err := sleep(ctx, look); err != nil {
 			return nil, err

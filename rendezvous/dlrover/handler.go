@@ -373,7 +373,8 @@ const moreTime = "--join-timeout gives other nodes more time"
 // notMet is the error of a meeting that did not come about, of which the master is told.
 func (h *Handler) notMet(ctx context.Context, kind, why, hint string) error {
 	text, err := json.Marshal(map[string]any{
-		"rdzv_name": training, "node_rank": h.cfg.NodeRank, "err_type": kind, "err_message": why, "elapsed_time": seconds(h.cfg.JoinTimeout),
+		"rdzv_name": training, "node_rank": h.cfg.NodeRank, "err_type": kind, "err_message": why,
+		"elapsed_time": seconds(h.cfg.JoinTimeout),
 	})
 	if err == nil {
 		err = h.c.failure(ctx, string(text), 0, levelRendezvous)

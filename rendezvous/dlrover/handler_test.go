@@ -115,7 +115,8 @@ func TestRoundOfOurs(t *testing.T) {
 	rounds := next(t, a, b)
 	for i, r := range rounds {
 		if r.Number != 0 || r.GroupRank != i || r.GroupWorldSize != 2 || r.BaseRank != i || r.WorldSize != 3 || r.BaseRoleRank != i ||
-			r.RoleWorldSize != 3 || !r.AgentStore || r.MasterAddr != "127.0.0.1" || r.MasterPort != rounds[0].MasterPort || r.HostRank != 0 {
+			r.RoleWorldSize != 3 || !r.AgentStore || r.MasterAddr != "127.0.0.1" || r.MasterPort != rounds[0].MasterPort ||
+			r.HostRank != 0 {
 			t.Errorf("node %d: %+v", i, r)
 		}
 	}
@@ -179,7 +180,8 @@ func TestNodeIsReplaced(t *testing.T) {
 	if v, err := rounds[1].Propose(t.Context(), fail); err != nil || v.Kind != rendezvous.Fail {
 		t.Fatalf("%+v, %v", v, err)
 	}
-	if v := verdict(t, rounds[0]); v.Kind != rendezvous.Reassemble || v.Reason != "NodeReplaced" || !strings.Contains(v.Message, "status 5") {
+	if v := verdict(t, rounds[0]); v.Kind != rendezvous.Reassemble || v.Reason != "NodeReplaced" ||
+		!strings.Contains(v.Message, "status 5") {
 		t.Errorf("%+v", v)
 	}
 	a.leave() // who has parted is not kept waiting by what nobody answers any more
@@ -238,7 +240,8 @@ func TestMixedRound(t *testing.T) {
 			f := newFake(t, 2, 2)
 			c, ctx := agent(t, f, theirs, 4), t.Context()
 			if theirs == 0 {
-				if err := errors.Join(c.set(ctx, torchKey(1, keyMasterAddr), []byte("10.0.0.7")), c.set(ctx, torchKey(1, keyMasterPort), []byte("4711"))); err != nil {
+				if err := errors.Join(c.set(ctx, torchKey(1, keyMasterAddr), []byte("10.0.0.7")),
+					c.set(ctx, torchKey(1, keyMasterPort), []byte("4711"))); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -250,7 +253,8 @@ func TestMixedRound(t *testing.T) {
 			if theirs == 0 && (r.MasterAddr != "10.0.0.7" || r.MasterPort != 4711 || r.BaseRank != 4) {
 				t.Errorf("%+v", r)
 			}
-			if port, err := c.lookUp(ctx, torchKey(1, keyMasterPort)); theirs == 1 && (err != nil || string(port) != fmt.Sprint(r.MasterPort)) {
+			if port, err := c.lookUp(ctx, torchKey(1, keyMasterPort)); theirs == 1 &&
+				(err != nil || string(port) != fmt.Sprint(r.MasterPort)) {
 				t.Errorf("the agent is told port %q, %v, want %d", port, err, r.MasterPort)
 			}
 			if err := r.Tally(ctx, rendezvous.Tally{Ended: 2}); err != nil {
@@ -284,7 +288,8 @@ func TestActions(t *testing.T) {
 	r := next(t, n)[0]
 	f.mu.Lock()
 	f.actions = []message{
-		want("EventAction", `{"action_type":"event","event_type":"x","event_labels":{"device":3}}`), want("Unknown", `{}`), want("NodeAction", `]`),
+		want("EventAction", `{"action_type":"event","event_type":"x","event_labels":{"device":3}}`), want("Unknown", `{}`),
+		want("NodeAction", `]`),
 		want("NodeAction", `{"action_type":"restart_worker","instance":-2}`),
 	}
 	f.mu.Unlock()
@@ -327,7 +332,8 @@ func TestMasterIsAway(t *testing.T) {
 		t.Errorf("%+v", v)
 	case <-time.After(2500 * time.Millisecond): // heartbeats and looks fail meanwhile
 	}
-	if _, err := n.Next(t.Context(), rendezvous.Member{LocalWorldSize: 1}); errhint.CodeOf(err) != errhint.TryAgain || errhint.Of(err) == "" {
+	if _, err := n.Next(t.Context(), rendezvous.Member{LocalWorldSize: 1}); errhint.CodeOf(err) != errhint.TryAgain ||
+		errhint.Of(err) == "" {
 		t.Errorf("%v", err)
 	}
 	f.mu.Lock()
@@ -343,7 +349,8 @@ func TestMasterIsAway(t *testing.T) {
 	f.stop = true
 	f.mu.Unlock()
 	_, err = n.Next(t.Context(), rendezvous.Member{LocalWorldSize: 1})
-	if over, is := errors.AsType[*rendezvous.OverError](err); !is || over.Verdict.Kind != rendezvous.Fail || over.Verdict.Reason != "JobStopping" {
+	if over, is := errors.AsType[*rendezvous.OverError](err); !is || over.Verdict.Kind != rendezvous.Fail ||
+		over.Verdict.Reason != "JobStopping" {
 		t.Errorf("%v", err)
 	}
 }
@@ -393,9 +400,10 @@ func TestHostileAnswers(t *testing.T) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for name, answer := range map[string][]byte{
-		`global "os.system" is not allowed`:         []byte("\x80\x04cos\nsystem\n\x8c\x04true\x85R."),
-		`global "builtins.eval" is not allowed`:     []byte("\x80\x04\x8c\x08builtins\x8c\x04eval\x93\x8c\x011\x85R."),
-		"it ends at offset":                         pickled(message{"RendezvousState", nil})[:len(pickled(message{"RendezvousState", nil}))-1],
+		`global "os.system" is not allowed`:     []byte("\x80\x04cos\nsystem\n\x8c\x04true\x85R."),
+		`global "builtins.eval" is not allowed`: []byte("\x80\x04\x8c\x08builtins\x8c\x04eval\x93\x8c\x011\x85R."),
+		"it ends at offset": pickled(message{"RendezvousState",
+			nil})[:len(pickled(message{"RendezvousState", nil}))-1],
 		"want a RendezvousState":                    pickled(message{"KeyValuePair", nil}),
 		"it is None":                                {0x80, 4, 'N', '.'},
 		"PROTO must be first":                       []byte("no pickle at all"),

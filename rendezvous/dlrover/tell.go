@@ -117,7 +117,8 @@ func (h *Handler) obey(ctx context.Context, a action) {
 		}
 		h.beside.Go(func() { r.leaveOn(v) })
 	default:
-		h.cfg.Log.Warn().Str("action", a.class+" "+a.Type).Msg("the master wants something that muster does not know; nothing is done about it")
+		h.cfg.Log.Warn().Str("action", a.class+" "+a.Type).Msg(
+			"the master wants something that muster does not know; nothing is done about it")
 	}
 }
 

@@ -157,7 +157,8 @@ func (c *Config) rules(movable bool) rules {
 	return rules{
 		min: c.Min, max: c.Max, spares: c.Spares, unit: c.Unit, fixed: c.Fixed, checks: c.Checks, lastCall: c.LastCall,
 		patience: c.deadAfter(),
-		doors:    (c.Checks != "" || c.Quarantine > 0) && !c.Fixed, replaceLimit: c.ReplaceLimit, backoffLimit: c.BackoffLimit, rankLimit: c.RankLimit,
+		doors:    (c.Checks != "" || c.Quarantine > 0) && !c.Fixed, replaceLimit: c.ReplaceLimit, backoffLimit: c.BackoffLimit,
+		rankLimit: c.RankLimit,
 		lossLimit: c.LossLimit,
 		quorum:    movable, fence: c.fence(), fenced: c.fenced(), order: c.Order,
 	}

@@ -320,7 +320,8 @@ func TestDecidedAndCut(t *testing.T) {
 				close(done)
 				synctest.Wait()
 				if lease.IsZero() || lease.After(time.Now()) {
-					t.Errorf("%v after the verdict the others begin a round; the lease of b is %v, and it has heard no more than %+v: two worlds for as long as its workers take", time.Since(told), lease, more)
+					t.Errorf("%v after the verdict the others begin a round; the lease of b is %v, and it has heard no more than %+v: "+
+						"two worlds for as long as its workers take", time.Since(told), lease, more)
 				}
 				n.end(all...)
 			})

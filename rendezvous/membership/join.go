@@ -80,7 +80,8 @@ const (
 	// mostUnheard is how many tickets in a row are drawn to which no answer comes, though the coordinator lives.
 	mostUnheard = 15
 	// foreignHint is for what somebody else must have done.
-	foreignHint = "something else changes what this job's agents write to the store: does another program use it, or can strangers reach its port?"
+	foreignHint = "something else changes what this job's agents write to the store: does another program use it, or can strangers reach " +
+		"its port?"
 )
 
 // ask draws a ticket and returns the answer that ends it, nil where none comes for so long that the coordinator has not

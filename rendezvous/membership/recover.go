@@ -67,7 +67,8 @@ func (h *Handler) goBack(ctx context.Context, cause error) error {
 			asking, cancel := context.WithTimeout(ctx, h.cfg.deadAfter())
 			if full := whyFull(asking, conn); full != "" {
 				h.log.Error().Str("addr", p.Addr).Str("reason", full).
-					Msg("the store had no room, and closes who adds to it then. --store-limit gives it more, --store-allow keeps strangers out")
+					Msg("the store had no room, and closes who adds to it then. --store-limit gives it more, --store-allow keeps " +
+						"strangers out")
 			}
 			cancel()
 			if h.conn = newRecords(conn, h.codec); p.Addr != h.cfg.At {

@@ -404,6 +404,7 @@ func (h *Handler) garbled() error {
 	if h.garbles < mostGarbled {
 		return nil
 	}
-	err := fmt.Errorf("cannot go on: the last %d rounds have ended because words of this job's agents did not arrive, or others stood in their place", h.garbles)
+	err := fmt.Errorf("cannot go on: the last %d rounds have ended because words of this job's agents did not arrive, or others stood in "+
+		"their place", h.garbles)
 	return errhint.Code(errhint.With(err, foreignHint), errhint.TryAgain)
 }

@@ -46,7 +46,8 @@ func (m *meeting) findMaster(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 		return errhint.With(
-			errhint.Usagef("cannot meet at DLROVER_MASTER_ADDR=%s: %s answers there, and neither a store of muster nor a master of DLRover: %v",
+			errhint.Usagef(
+				"cannot meet at DLROVER_MASTER_ADDR=%s: %s answers there, and neither a store of muster nor a master of DLRover: %v",
 				at, what, err), // its status and hint are those of a master that is away
 			fmt.Sprintf("muster's agents need no master: run muster store --bind 0.0.0.0:%d in its place, "+
 				"or give --rdzv-endpoint HOST:PORT, where HOST is one of the nodes", at.Port))
@@ -57,7 +58,8 @@ func (m *meeting) findMaster(ctx context.Context) error {
 func (m *meeting) masterClient(service, addr, nodeIP string, patience time.Duration) (*dlrover.Client, error) {
 	d := m.DLRover
 	if asked := m.Prefers - 1; asked >= 0 && asked != d.NodeRank {
-		m.log.Warn().Int("node_rank", asked).Msg("DLRover's master ranks nodes by NODE_RANK: this node has another rank than it was started with")
+		m.log.Warn().Int("node_rank", asked).Msg(
+			"DLRover's master ranks nodes by NODE_RANK: this node has another rank than it was started with")
 	}
 	return dlrover.NewClient(dlrover.ClientConfig{
 		Addr: addr, Service: service, NodeID: d.NodeID, NodeType: d.NodeType, NodeIP: nodeIP, JobUID: d.JobUID,
@@ -99,7 +101,8 @@ func (m *meeting) openMaster(ctx context.Context, j *job.Job, cfg *membership.Co
 	}
 	m.log.Info().Str("addr", at.String()).Str("service", d.Service).Int("node_rank", d.NodeRank).Msg("rounds come from DLRover's master")
 	handler, err := dlrover.Open(ctx, dlrover.Config{
-		Client: client, Min: m.nodes.Min, Max: m.nodes.Max, Unit: max(m.NodeUnit, 1), NodeRank: d.NodeRank, Node: m.hostname, Addr: cfg.Addr,
+		Client: client, Min: m.nodes.Min, Max: m.nodes.Max, Unit: max(m.NodeUnit, 1), NodeRank: d.NodeRank, Node: m.hostname,
+		Addr:        cfg.Addr,
 		JoinTimeout: m.JoinTimeout, PendTimeout: d.PendTimeout, LastCall: cmp.Or(m.LastCall, masterLastCall),
 		Listen: func(ctx context.Context) (dlrover.Server, error) { return m.listenWorkers(ctx, cfg.Addr) },
 		Ports:  m.WorkerPorts,
@@ -125,13 +128,15 @@ func (m *meeting) masterRefuses(j *job.Job) error {
 	slices.Sort(given)
 	if len(given) > 0 {
 		return errhint.With(
-			errhint.Usagef("cannot use %s at DLRover's master (%s): it says itself which nodes form a round and in which order, and has no secret",
+			errhint.Usagef(
+				"cannot use %s at DLRover's master (%s): it says itself which nodes form a round and in which order, and has no secret",
 				strings.Join(given, ", "), m.Endpoints[0]),
 			"leave that out, or let the nodes meet without that master: --rdzv-endpoint HOST:PORT, where HOST is one of the nodes")
 	}
 	for _, flag := range []string{"restart-limit", "quarantine"} {
 		if s := j.Sources[flag]; s.Kind == job.FromFlag || s.Kind == job.FromVariable {
-			m.log.Warn().Str("source", s.String()).Msg("no effect with DLRover's master, which says itself which nodes are replaced, and how often")
+			m.log.Warn().Str("source", s.String()).Msg(
+				"no effect with DLRover's master, which says itself which nodes are replaced, and how often")
 		}
 	}
 	return nil

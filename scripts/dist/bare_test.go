@@ -37,8 +37,9 @@ func TestInstallers(t *testing.T) {
 	t.Parallel()
 	wheel, bin := ourWheel(t), testutil.Peer(t, "installers")
 	for name, c := range map[string]struct{ install, remove []string }{
-		"uv tool": {[]string{bin + "/uv", "tool", "install", "--no-index", wheel}, []string{bin + "/uv", "tool", "uninstall", distribution}},
-		"pipx":    {[]string{bin + "/pipx", "install", wheel}, []string{bin + "/pipx", "uninstall", distribution}},
+		"uv tool": {[]string{bin + "/uv", "tool", "install", "--no-index", wheel}, []string{bin + "/uv", "tool", "uninstall",
+			distribution}},
+		"pipx": {[]string{bin + "/pipx", "install", wheel}, []string{bin + "/pipx", "uninstall", distribution}},
 	} {
 		home := t.TempDir()
 		environ := []string{
@@ -51,7 +52,8 @@ func TestInstallers(t *testing.T) {
 			t.Errorf("%s: muster --version says %q", name, said)
 		}
 		if name == "uv tool" {
-			if said := must(t, environ, bin+"/uvx", "--no-index", "--from", wheel, "muster", "--version"); !strings.Contains(said, testVersion) {
+			if said := must(t, environ, bin+"/uvx", "--no-index", "--from", wheel, "muster", "--version"); !strings.Contains(said,
+				testVersion) {
 				t.Errorf("uvx: %s", said)
 			}
 		}
@@ -69,7 +71,8 @@ func TestInstallIsQuick(t *testing.T) {
 	wheel, v := ourWheel(t), newVenv(t)
 	var used time.Duration
 	for _, line := range [][]string{
-		{v.dir + "/bin/python", "-m", "pip", "install", "--no-index", "--disable-pip-version-check", wheel}, {v.dir + "/bin/muster", "--version"},
+		{v.dir + "/bin/python", "-m", "pip", "install", "--no-index", "--disable-pip-version-check", wheel},
+		{v.dir + "/bin/muster", "--version"},
 	} {
 		cmd := exec.Command(line[0], line[1:]...)
 		cmd.Env = append(os.Environ(), v.environ()...)
@@ -123,7 +126,8 @@ func TestBareDebian(t *testing.T) {
 	if said, err := rooted(root, "dpkg", "-i", "/"+runtime.GOARCH+".deb"); err != nil {
 		t.Fatalf("%v, %s", err, said)
 	}
-	if said, err := rooted(root, "muster", "run", "-n", "2", "--", "sh", "-c", "echo rank $RANK of $WORLD_SIZE"); err != nil || !sameWords(said, twoRanks) {
+	if said, err := rooted(root, "muster", "run", "-n", "2", "--", "sh", "-c", "echo rank $RANK of $WORLD_SIZE"); err != nil ||
+		!sameWords(said, twoRanks) {
 		t.Errorf("%v, %s", err, said)
 	}
 	if said, err := rooted(root, "dpkg", "--purge", distribution); err != nil {

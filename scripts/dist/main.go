@@ -65,7 +65,8 @@ func run(args []string) error {
 		return err
 	}
 	if flags.NArg() != 1 || epoch < 0 || r.shared == "" || modules == "" || r.goroot == "" {
-		return fmt.Errorf("usage: dist -version V -arch A -epoch N -shared DIR -goroot DIR -modules FILE OUTDIR, with muster-linux-ARCH in OUTDIR")
+		return fmt.Errorf(
+			"usage: dist -version V -arch A -epoch N -shared DIR -goroot DIR -modules FILE OUTDIR, with muster-linux-ARCH in OUTDIR")
 	}
 	r.out, r.made = flags.Arg(0), time.Unix(epoch, 0).UTC()
 	if _, known := wheelTags[r.arch]; !known {

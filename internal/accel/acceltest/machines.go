@@ -21,7 +21,8 @@ func PCI(address, vendor, class, driver string) Tree {
 func Proc(address, uuid string, minor int) Tree {
 	return Tree{"proc/driver/nvidia/gpus/" + address + "/information": fmt.Sprintf(
 		"Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 170\nGPU UUID: \t %s\nVideo BIOS: \t 96.00.74.00.01\nBus Type: \t PCIe\n"+
-			"DMA Size: \t 52 bits\nDMA Mask: \t 0xfffffffffffff\nBus Location: \t %s\nDevice Minor: \t %d\nGPU Firmware: \t 550.54.15\nGPU Excluded:\t No\n",
+			"DMA Size: \t 52 bits\nDMA Mask: \t 0xfffffffffffff\nBus Location: \t %s\nDevice Minor: \t %d\nGPU Firmware: \t 550.54.15\n"+
+			"GPU Excluded:\t No\n",
 		uuid, address, minor)}
 }
 
@@ -52,7 +53,8 @@ func DRI(address string, minor int) Tree {
 // ROCm/k8s-device-plugin, testdata/topo* (ed764684).
 func KFD(number, vendor, simds, location, minor int, id uint64) Tree {
 	return Tree{fmt.Sprintf("sys/class/kfd/kfd/topology/nodes/%d/properties", number): fmt.Sprintf(
-		"cpu_cores_count 0\nsimd_count %d\nmem_banks_count 1\nvendor_id %d\ndevice_id 29857\nlocation_id %d\ndomain 0\ndrm_render_minor %d\nhive_id 15188982192727901047\nunique_id %d\nnum_xcc 1\n",
+		"cpu_cores_count 0\nsimd_count %d\nmem_banks_count 1\nvendor_id %d\ndevice_id 29857\nlocation_id %d\ndomain 0\n"+
+			"drm_render_minor %d\nhive_id 15188982192727901047\nunique_id %d\nnum_xcc 1\n",
 		simds, vendor, location, minor, id)}
 }
 

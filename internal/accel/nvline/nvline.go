@@ -183,7 +183,8 @@ type GPU struct {
 	RetiredPending *bool     `json:"retired_pending,omitempty"` // pages to be retired at the next reboot
 	RetiredSBE     *int      `json:"retired_sbe,omitempty"`     // pages retired for corrected errors
 	RetiredDBE     *int      `json:"retired_dbe,omitempty"`     // pages retired for uncorrected ones
-	Recovery       *int      `json:"recovery_action,omitempty"` // field 230: 0 none, 1 reset, 2 reboot, 3 drain P2P, 4 drain and reset, 5 recover IMEX domain
+	// field 230: 0 none, 1 reset, 2 reboot, 3 drain P2P, 4 drain and reset, 5 recover IMEX domain
+	Recovery *int `json:"recovery_action,omitempty"`
 
 	// NVLink has the state of each link, 1 active, 0 inactive, -1 unknown; nil where the GPU has none or does not tell.
 	NVLink []int `json:"nvlink,omitempty"`
@@ -197,15 +198,16 @@ type GPU struct {
 	PCIeGen      *int `json:"pcie_gen,omitempty"` // drops when idle
 	PCIeGenMax   *int `json:"pcie_gen_max,omitempty"`
 
-	Clocks      *uint64 `json:"clocks_event_reasons,omitempty"` // bits: 0x8 hardware slowdown, 0x20 software thermal, 0x40 hardware thermal, 0x80 power brake
-	Temperature *int    `json:"temperature,omitempty"`          // °C
-	TempSlow    *int    `json:"temperature_slow,omitempty"`     // °C at which the GPU slows itself down
-	TempMem     *int    `json:"temperature_mem,omitempty"`      // °C of its memory
-	TempMemMax  *int    `json:"temperature_mem_max,omitempty"`  // °C that its memory may have
-	Power       *int    `json:"power,omitempty"`                // mW
-	PowerLimit  *int    `json:"power_limit,omitempty"`          // mW, the limit that holds
-	ClockSM     *int    `json:"clock_sm,omitempty"`             // MHz
-	ClockMem    *int    `json:"clock_mem,omitempty"`            // MHz
+	// bits: 0x8 hardware slowdown, 0x20 software thermal, 0x40 hardware thermal, 0x80 power brake
+	Clocks      *uint64 `json:"clocks_event_reasons,omitempty"`
+	Temperature *int    `json:"temperature,omitempty"`         // °C
+	TempSlow    *int    `json:"temperature_slow,omitempty"`    // °C at which the GPU slows itself down
+	TempMem     *int    `json:"temperature_mem,omitempty"`     // °C of its memory
+	TempMemMax  *int    `json:"temperature_mem_max,omitempty"` // °C that its memory may have
+	Power       *int    `json:"power,omitempty"`               // mW
+	PowerLimit  *int    `json:"power_limit,omitempty"`         // mW, the limit that holds
+	ClockSM     *int    `json:"clock_sm,omitempty"`            // MHz
+	ClockMem    *int    `json:"clock_mem,omitempty"`           // MHz
 
 	Processes []Process `json:"processes"` // compute processes; nil where not available, empty where there is none
 }
@@ -226,9 +228,10 @@ type Remapped struct {
 
 // Fabric is how far a GPU has joined the fabric of its NVSwitches.
 type Fabric struct {
-	State  int    `json:"state"`  // 0 not supported, 1 not started, 2 in progress, 3 completed
-	Status int    `json:"status"` // return code of the joining, once it is completed
-	Health uint32 `json:"health"` // two bits each, 1 means so: 0 degraded bandwidth, 2 route recovery, 4 route unhealthy, 6 access timeout recovery
+	State  int `json:"state"`  // 0 not supported, 1 not started, 2 in progress, 3 completed
+	Status int `json:"status"` // return code of the joining, once it is completed
+	// two bits each, 1 means so: 0 degraded bandwidth, 2 route recovery, 4 route unhealthy, 6 access timeout recovery
+	Health uint32 `json:"health"`
 }
 
 // SampleLine is what one GPU said at one moment. Counters only grow; nil means not available.

@@ -398,7 +398,8 @@ func TestEveryAttemptIsNamed(t *testing.T) {
 	restore := probe.SetBlob("")
 	defer restore()
 	_, err := probe.Run(t.Context(), probe.Options{Executable: "/opt/bin/muster", Environ: []string{"PATH=relative:/nonexistent"}})
-	want := "cannot run the NVML probe: /opt/bin/nvprobe: no such file or directory; PATH: has no nvprobe; this muster was built without one"
+	want := "cannot run the NVML probe: /opt/bin/nvprobe: no such file or directory; PATH: has no nvprobe; this muster was built " +
+		"without one"
 	if err == nil || err.Error() != want || !errors.Is(err, probe.ErrUnavailable) || !strings.Contains(errhint.Of(err), probe.Variable) {
 		t.Errorf("error %v (hint %q)", err, errhint.Of(err))
 	}

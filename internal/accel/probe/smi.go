@@ -175,7 +175,9 @@ func (o Options) askSMI(ctx context.Context, path string) (*Report, error) {
 		if err != nil {
 			return nil, err
 		}
-		if c, err := run("--query-remapped-rows=gpu_uuid,remapped_rows.correctable,remapped_rows.uncorrectable,remapped_rows.pending,remapped_rows.failure"); err == nil && c.Exit.Success() {
+		const rows = "--query-remapped-rows=gpu_uuid,remapped_rows.correctable,remapped_rows.uncorrectable," +
+			"remapped_rows.pending,remapped_rows.failure"
+		if c, err := run(rows); err == nil && c.Exit.Success() {
 			r.smiRows(string(c.Stdout))
 		}
 		if c, err := run("--query-compute-apps=gpu_uuid,pid,used_memory"); err == nil && c.Exit.Success() && !c.TimedOut {

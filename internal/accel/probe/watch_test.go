@@ -51,7 +51,8 @@ func TestWatchEnds(t *testing.T) {
 		script, want string
 		hung         bool
 	}{
-		"hangs":      {"echo '" + hello + `'; echo '{"t":"at","call":"nvmlInit_v2","gpu":-1}'; sleep 60`, "hung for 1s in nvmlInit_v2", true},
+		"hangs": {"echo '" + hello + `'; echo '{"t":"at","call":"nvmlInit_v2","gpu":-1}'; sleep 60`, "hung for 1s in nvmlInit_v2",
+			true},
 		"crashes":    {"echo '" + hello + "'; echo sad >&2; kill -ABRT $$", "(sad)", false},
 		"refuses":    {"echo '" + hello + `'; echo '{"t":"fatal","call":"nvmlInit_v2","rc":18}'`, "driver and library differ", false},
 		"no library": {"echo '" + hello + `'; echo '{"t":"fatal","call":"dlopen","rc":12}'`, "there is no nvidia-smi", false},
@@ -95,7 +96,8 @@ func TestWatchRealProbe(t *testing.T) {
 		t.Fatalf("%v, %v", told, err)
 	}
 	g := told[1][1]
-	if g.BDF != "0000:1c:00.0" || *g.Minor != 1 || *g.MemUsed != 1048576 || *g.Busy != 42 || len(g.Processes) != 3 || g.Processes[0].PID != 99 ||
+	if g.BDF != "0000:1c:00.0" || *g.Minor != 1 || *g.MemUsed != 1048576 || *g.Busy != 42 || len(g.Processes) != 3 ||
+		g.Processes[0].PID != 99 ||
 		*g.Processes[0].Mem != 4096 || g.Processes[1].Mem != nil {
 		t.Errorf("%+v", g)
 	}

@@ -275,7 +275,8 @@ func TestSpecWithManyReferences(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	_, err := rehearsal.ReadSpec(strings.NewReader("version: 1\ndefaults: {count: 0}\nnodes:\n  b: {}\n  a:\n    faults: &l " + names +
 		"\n  c: {faults: *l}\n"))
-	if want := "line 6: nodes.a.faults.unreachable.peers: more than 100000 items and keys have been read, what an alias stands for each time that it is used"; err == nil || err.Error() != want {
+	if want := "line 6: nodes.a.faults.unreachable.peers: more than 100000 items and keys have been read, what an alias stands for each " +
+		"time that it is used"; err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}
 	runtime.ReadMemStats(&after)

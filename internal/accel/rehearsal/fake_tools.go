@@ -52,7 +52,9 @@ func (f *Fake) npuSMI(args string) (string, bool) {
 	if health != "OK" {
 		code = "80E01801"
 	}
-	return fmt.Sprintf("\tHealth Status                  : %s\n\tError Code                     : %s\n\tError Information              : NA\n", health, code), ok
+	return fmt.Sprintf(
+		"\tHealth Status                  : %s\n\tError Code                     : %s\n\tError Information              : NA\n", health,
+		code), ok
 }
 
 func (f *Fake) hccnTool(args string) (string, bool) {
@@ -72,13 +74,15 @@ func (f *Fake) hlSMI(args string) (string, bool) {
 	if f.spec.has("remap-pending", i) {
 		pending = "Yes"
 	}
-	return fmt.Sprintf("[AIP] (accel%d) %s\n\tRow Replacement\n\t\tSingle Bit ECC                 : 0\n\t\tDouble Bit ECC                 : 0\n\t\tPending                        : %s\n", i, address, pending), ok && named && i >= 0
+	return fmt.Sprintf("[AIP] (accel%d) %s\n\tRow Replacement\n\t\tSingle Bit ECC                 : 0\n"+
+		"\t\tDouble Bit ECC                 : 0\n\t\tPending                        : %s\n", i, address, pending), ok && named && i >= 0
 }
 
 func (f *Fake) mxSMI(args string) (string, bool) {
 	var b strings.Builder
 	fmt.Fprintf(&b,
-		"mx-smi  version: 2.2.9\n\n=================== MetaX System Management Interface Log ===================\n\nAttached GPUs                                     : %d\n", f.spec.count)
+		"mx-smi  version: 2.2.9\n\n=================== MetaX System Management Interface Log ===================\n\n"+
+			"Attached GPUs                                     : %d\n", f.spec.count)
 	line := func(indent int, key string, value any) {
 		fmt.Fprintf(&b, "%*s%-*s: %v\n", indent, "", 50-indent, key, value)
 	}

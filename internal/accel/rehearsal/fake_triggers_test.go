@@ -197,7 +197,8 @@ func TestPaths(t *testing.T) {
 
 // TestCounters: an RDMA counter grows with time, from its moment on.
 func TestCounters(t *testing.T) {
-	const spec = "version: 1\ndefaults:\n  count: 0\n  rdma: [{dev: mlx5_0}, {dev: mlx5_1}]\n  faults:\n    - {kind: rdma-errors, dev: mlx5_1, counter: %s, per_s: 1000000000%s}\n"
+	const spec = "version: 1\ndefaults:\n  count: 0\n  rdma: [{dev: mlx5_0}, {dev: mlx5_1}]\n  faults:\n" +
+		"    - {kind: rdma-errors, dev: mlx5_1, counter: %s, per_s: 1000000000%s}\n"
 	read := func(r accel.Root, dev, file string) string {
 		text, err := fs.ReadFile(r, "sys/class/infiniband/"+dev+"/ports/1/"+file)
 		if err != nil {

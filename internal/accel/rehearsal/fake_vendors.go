@@ -53,7 +53,8 @@ func (f *Fake) deviceNode(t fakeTree, i int, pattern string, n int) {
 func (f *Fake) nvidiaFiles(t fakeTree, i int, _ string) {
 	address := fakeAddress(i)
 	t.put(path.Join(nvidiaGPUs, address, "information"), fmt.Sprintf(
-		"Model: \t\t %s\nIRQ:   \t\t %d\nGPU UUID: \t %s\nBus Type: \t PCIe\nBus Location: \t %s\nDevice Minor: \t %d\nGPU Excluded:\t No\n",
+		"Model: \t\t %s\nIRQ:   \t\t %d\nGPU UUID: \t %s\nBus Type: \t PCIe\nBus Location: \t %s\nDevice Minor: \t %d\n"+
+			"GPU Excluded:\t No\n",
 		f.model(i), 100+i, f.uuid(i), address, i))
 	f.migFiles(t, i)
 	f.deviceNode(t, i, f.spec.vendor.Pattern, i)
@@ -78,7 +79,8 @@ func (f *Fake) kfdFiles(t fakeTree, i int, dir string) {
 	domain, bus := fakeLocation(i)
 	h := sha256.Sum256([]byte(f.uuid(i)))
 	t.put(fmt.Sprintf("%s/%d/properties", kfdNodes, i+1), fmt.Sprintf(
-		"cpu_cores_count 0\nsimd_count 1216\nmem_banks_count 1\nvendor_id %d\nlocation_id %d\ndomain %d\ndrm_render_minor %d\nunique_id %d\n",
+		"cpu_cores_count 0\nsimd_count 1216\nmem_banks_count 1\nvendor_id %d\nlocation_id %d\ndomain %d\ndrm_render_minor %d\n"+
+			"unique_id %d\n",
 		f.pciVendor(), bus<<8, domain, firstRender+i, binary.LittleEndian.Uint64(h[:])))
 	t.put(dir+"/product_name", f.model(i)+"\n")
 }

@@ -107,7 +107,8 @@ func TestFakeVendors(t *testing.T) {
 func TestFakeFaultsOfTheBus(t *testing.T) {
 	for name := range fakeCases {
 		inv := fakeOf(t, name,
-			"faults: [{kind: gpu-lost, gpu: 1}, {kind: pcie-width, gpu: 2, value: 4}, {kind: pcie-speed, gpu: 2, value: 3}, {kind: node-denied, gpu: 3}]").Detect(tree{}.Root(), env())
+			"faults: [{kind: gpu-lost, gpu: 1}, {kind: pcie-width, gpu: 2, value: 4}, {kind: pcie-speed, gpu: 2, value: 3}, {kind: "+
+				"node-denied, gpu: 3}]").Detect(tree{}.Root(), env())
 		if len(inv.Devices) != 3 || inv.Devices[0].Lost != "" || inv.Devices[1].Lost == "" || inv.Devices[2].Link != "4 × 8.0 GT/s" {
 			t.Errorf("%s: %+v", name, inv.Devices)
 		}

@@ -94,7 +94,8 @@ var faultKinds = map[string]faultKind{
 	"persistence-off": {gpu: true, nums: yes(), of: nvidia},
 	"compute-mode":    {gpu: true, nums: value(0, 3, 2), of: nvidia},
 	"busy": {
-		gpu: true, nums: map[string]span{"mib": {0, maxMemoryMiB, 2048, false}, "pid": {0, 1 << 22, 0, false}, "percent": {0, 100, 100, false}},
+		gpu: true, nums: map[string]span{"mib": {0, maxMemoryMiB, 2048, false}, "pid": {0, 1 << 22, 0, false},
+			"percent": {0, 100, 100, false}},
 		of: nvidiaOrAMD,
 	},
 	"heterogeneous": {

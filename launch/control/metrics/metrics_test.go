@@ -38,8 +38,9 @@ func full() Snapshot {
 			Sidecars: []report.Sidecar{{Node: "n1", Index: 1, State: report.PhaseRunning, Restarts: 2, Healthy: new(false)}},
 			Ranks: []report.Rank{
 				{
-					Node: "n1", Rank: 0, Phase: report.PhaseRunning, Restarts: 1, Slowness: new(1.5), CPUSeconds: &cpu, ResidentBytes: &resident,
-					LastOutput: &began, Devices: []report.DeviceUse{{
+					Node: "n1", Rank: 0, Phase: report.PhaseRunning, Restarts: 1, Slowness: new(1.5), CPUSeconds: &cpu,
+					ResidentBytes: &resident,
+					LastOutput:    &began, Devices: []report.DeviceUse{{
 						Index: 3, MemoryBytes: new(int64(7)), MemoryTotalBytes: new(int64(9)), OwnMemoryBytes: new(int64(5)),
 						Utilization: new(0.5),
 					}},

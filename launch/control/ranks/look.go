@@ -17,7 +17,9 @@ func Look(ctx context.Context, job control.Found, parts []control.Found, native 
 	launchers := slices.DeleteFunc(slices.Clone(parts), func(f control.Found) bool {
 		return f.Answer == nil || f.Answer.Muster.Role != control.Launcher
 	})
-	parts = slices.DeleteFunc(slices.Clone(parts), func(f control.Found) bool { return f.Answer == nil || f.Answer.Muster.Role != control.Agent })
+	parts = slices.DeleteFunc(slices.Clone(parts), func(f control.Found) bool {
+		return f.Answer == nil || f.Answer.Muster.Role != control.Agent
+	})
 	for i := range launchers { // it knows of all nodes, also of those that cannot ask each other
 		if all, err := launchers[i].Client().Evidence(ctx, control.World, native); err == nil || len(parts) == 0 {
 			return all.Nodes, all.Missing, err

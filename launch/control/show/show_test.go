@@ -24,7 +24,8 @@ func TestEvent(t *testing.T) {
 			Type: control.PhaseChanged, Phase: report.PhaseRunning, Generation: 1, RestartCount: 2,
 		},
 		"Failed, round 0, 0 restarts, exit status 3: WorkerFailed, rank 1 says so": {
-			Type: control.PhaseChanged, Phase: report.PhaseFailed, ExitCode: new(3), Reason: job.Reason("WorkerFailed"), Message: "rank 1 says so",
+			Type: control.PhaseChanged, Phase: report.PhaseFailed, ExitCode: new(3), Reason: job.Reason("WorkerFailed"),
+			Message: "rank 1 says so",
 		},
 		"rank 4, process 9, started": {
 			Type: control.WorkerStarted, Rank: new(4), PID: 9,
@@ -81,7 +82,8 @@ func TestStatus(t *testing.T) {
 				Rank: 1, Node: "n0", Phase: report.PhaseFailed, LocalRank: 1,
 				LastExit: &report.RankExit{ExitCode: 137, Signal: "SIGKILL", Time: began},
 			},
-			{Rank: 0, Node: "n0", Phase: report.PhaseRunning, PID: 12, StartTime: &began, CPUSeconds: new(90.0), ResidentBytes: new(int64(3 << 30))},
+			{Rank: 0, Node: "n0", Phase: report.PhaseRunning, PID: 12, StartTime: &began, CPUSeconds: new(90.0),
+				ResidentBytes: new(int64(3 << 30))},
 		},
 		Sidecars: []report.Sidecar{{Node: "n0", Command: "board", State: "Running", PID: 5, Port: 80, Healthy: new(false)}},
 		Tasks:    []report.Task{{Node: "n1", LastKnown: new(noon.Add(-time.Minute))}},

@@ -134,7 +134,8 @@ func TestPictures(t *testing.T) {
 			var beside string
 			b.eval(`document.querySelector("#sidecars").innerText`, &beside)
 			for _, want := range []string{
-				"Sidecar 0 on node-0 (tensorboard --logdir runs --port 6006): Running · process 3702 · port 6006 takes connections · 0 restarts",
+				"Sidecar 0 on node-0 (tensorboard --logdir runs --port 6006): Running · process 3702 · port 6006 takes connections · 0 " +
+					"restarts",
 				"port 8080 takes no connections · 2 restarts · last exit status 1",
 			} {
 				if !strings.Contains(beside, want) {

@@ -266,7 +266,8 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !proven && (!s.loopback || c.otherUser) {
-		if !s.loopback && (r.URL.Path == pathHealth || r.URL.Path == pathReady) && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+		if !s.loopback && (r.URL.Path == pathHealth || r.URL.Path == pathReady) &&
+			(r.Method == http.MethodGet || r.Method == http.MethodHead) {
 			s.probed(w, r) // by a kubelet, which has no token
 			return
 		}

@@ -184,7 +184,8 @@ func (l *look) findFull(ctx context.Context) {
 			}
 			had[st.Fsid] = true
 			const little = 16 << 10
-			if link, err := os.Readlink(l.path(name)); err == nil && (st.Bavail*uint64(st.Bsize) < little || st.Files > 0 && st.Ffree == 0) {
+			if link, err := os.Readlink(l.path(name)); err == nil &&
+				(st.Bavail*uint64(st.Bsize) < little || st.Files > 0 && st.Ffree == 0) {
 				full = append(full, link)
 			}
 		}

@@ -100,7 +100,8 @@ func (l *look) findSpy(ctx context.Context) (tool, why string, is bool) {
 		return "", "", false
 	}
 	program, _, _ := strings.Cut(command, "\x00")
-	if !strings.HasPrefix(filepath.Base(program), "python") && !strings.Contains(maps, "/libpython3") && !strings.Contains(maps, "/python3") {
+	if !strings.HasPrefix(filepath.Base(program), "python") && !strings.Contains(maps, "/libpython3") &&
+		!strings.Contains(maps, "/python3") {
 		return "", "", false
 	}
 	path := ""

@@ -90,7 +90,8 @@ func TestPySpyThatIsNone(t *testing.T) {
 		fake(t, right+"echo denied >&2; exit 1"): `py-spy says nothing but "denied"`,
 	} {
 		l, _ := lookedAt(t, path+":/bin:/usr/bin", false)
-		if len(l.to.Stacks) != 0 || !strings.HasPrefix(l.to.NoStacks, "it is no Python that answers; ") || !strings.Contains(l.to.NoStacks, says) {
+		if len(l.to.Stacks) != 0 || !strings.HasPrefix(l.to.NoStacks, "it is no Python that answers; ") ||
+			!strings.Contains(l.to.NoStacks, says) {
 			if !strings.Contains(l.to.NoStacks, "had no time left") { // a machine with too much to do
 				t.Errorf("want %q: %q", says, l.to.NoStacks)
 			}
@@ -135,7 +136,8 @@ func TestThrottled(t *testing.T) {
 // The head of the loop around a line is the one that it is in.
 func TestLoopAround(t *testing.T) {
 	t.Parallel()
-	lines := strings.Split("def f():\n    while not done():\n        # once more\n        if x:\n            sleep(1)\n    sleep(2)\nwhile True:\n    sleep(3)\nsleep(4)", "\n")
+	lines := strings.Split("def f():\n    while not done():\n        # once more\n        if x:\n            sleep(1)\n    sleep(2)\n"+
+		"while True:\n    sleep(3)\nsleep(4)", "\n")
 	for number, want := range map[int]string{5: "while not done()", 6: "", 8: "", 9: "", 0: "", 99: ""} {
 		if got := loopAround(lines, number); got != want {
 			t.Errorf("line %d: %q", number, got)
