@@ -139,7 +139,7 @@ func (a *accelerateJob) refuse(dest string, err error) {
 	if o := a.option(dest); o != nil && o.kind == kindFlag && v.source.Kind == job.FromFlag {
 		v.text = ""
 	}
-	a.wrong.add(fmt.Errorf("cannot use %s: %w", given{text: v.text, source: v.source}.written(flag), err))
+	a.wrong.add(fmt.Errorf("cannot use %s: %w", value{text: v.text, source: v.source}.writtenAs(flag), err))
 }
 
 func (a *accelerateJob) warn(format string, args ...any) {
@@ -209,7 +209,7 @@ func (a *accelerateJob) check() {
 	}
 	for i := range a.parser.options {
 		if o := &a.parser.options[i]; o.group == groupTPU && a.v[o.dest()].source.Kind == job.FromFlag {
-			a.warn("--%s has no effect without --tpu", o.long)
+			a.warn("--%s has no effect without --tpu", o.name)
 		}
 	}
 	a.words()
@@ -382,7 +382,7 @@ func underMPI(env environ) bool {
 // fakeSpec is the path of the fake accelerator's spec that was asked for, empty for none.
 func fakeSpec(own Own, env environ) string {
 	const prefix = "fake:"
-	word := own.words["accelerator"].text
+	word := own.given().Accelerator.text
 	if word == "" {
 		word = env[variable(ownPrefix, "accelerator")]
 	}

@@ -176,8 +176,8 @@ func (a *accelerateJob) idleVariables() {
 	slices.Sort(idle)
 	for i := range a.parser.options {
 		o := &a.parser.options[i]
-		if is, way := taken[o.group]; way && !is && a.v[o.dest()].source.Name == variable(ownPrefix, o.long) {
-			idle = append(idle, variable(ownPrefix, o.long))
+		if is, way := taken[o.group]; way && !is && a.v[o.dest()].source.Name == variable(ownPrefix, o.name) {
+			idle = append(idle, variable(ownPrefix, o.name))
 		}
 	}
 	if len(idle) > 0 {

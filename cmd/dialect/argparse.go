@@ -10,83 +10,6 @@ import (
 	"muster/launch/job"
 )
 
-// kind says what an option takes and what its value is.
-type kind int
-
-const (
-	kindText  kind = iota // one word
-	kindInt               // one word, a whole number
-	kindFloat             // one word, a number
-	kindList              // one word, a comma-separated list
-	kindTwo               // two words, whole numbers: joined by a blank
-	kindPairs             // one word, every further one that is a pair of numbers, and again: joined by blanks
-	kindFlag              // no word: on when given
-	kindHelp              // no word: ends parsing with the help text, or the option's own
-	kindPrint             // one word: ends parsing with the text the parser's print function makes of it
-)
-
-func (k kind) takesWord() bool { return k != kindFlag && k != kindHelp }
-
-// option declares one option of a program that uses Python's argparse.
-type option struct {
-	// long is the name without its two dashes, written with dashes; a name of several words has a second spelling with
-	// underscores. short is a one-letter name, or empty.
-	long, short string
-	// alias is a second name, without its dashes.
-	alias string
-	kind  kind
-	// extra are further spellings, with their dashes.
-	extra []string
-	// def is the default as if it had been typed; noDefault makes it Python's None.
-	def       string
-	noDefault bool
-	// choices are the accepted words, empty for any.
-	choices []string
-	// suggested are words that completion offers where others are accepted, too, or refused later.
-	suggested []string
-	// variables makes environment variables stand for the option, see parser.prefixes.
-	variables bool
-	// ownVariable makes muster's own variable stand for the option, where the replaced program has none.
-	ownVariable bool
-	// own marks an option that is muster's own setting of that name, which reads its word. foreign marks one that is
-	// not, so that muster's variable is not its.
-	own, foreign bool
-	// rare keeps the option out of what --dry-run shows unless it is given: it is one of many for one way to train.
-	rare bool
-	// moot says why nobody misses an effect of the option where it changes nothing in the job, empty where one would be
-	// missed: then there is a warning.
-	moot string
-	// hideDefault keeps def out of the help text, which says in words what the default is.
-	hideDefault bool
-	// union joins the words of an option that is given several times with commas; otherwise the last one counts.
-	union bool
-	// text makes what kindHelp prints; nil: the help text.
-	text func() string
-	// arg names the word in the help text; help says what the option does; since is the first release of the replaced
-	// program that knew it, where that was not always; group is the help text's heading.
-	arg, help, since, group string
-}
-
-// dest is the name of the option's value, as in argparse.
-func (o *option) dest() string { return strings.ReplaceAll(o.long, "-", "_") }
-
-// spellings are the option's names as they are typed, in argparse's order.
-func (o *option) spellings() []string {
-	var names []string
-	if o.short != "" {
-		names = append(names, "-"+o.short)
-	}
-	names = append(names, "--"+o.long)
-	names = append(names, o.extra...)
-	if strings.Contains(o.long, "-") {
-		names = append(names, "--"+o.dest())
-	}
-	if o.alias != "" {
-		names = append(names, "--"+o.alias, "--"+strings.ReplaceAll(o.alias, "_", "-"))
-	}
-	return names
-}
-
 // parser reads command lines as Python 3.11's argparse does for a program that takes options, then the name of a
 // script, then whatever the script takes (nargs=REMAINDER).
 //
@@ -123,19 +46,6 @@ type name struct {
 	spelling string
 	option   *option
 }
-
-// value is an option's value and where it came from. Only the field of its kind is set.
-type value struct {
-	none   bool
-	text   string // as typed
-	n      int
-	f      float64
-	on     bool
-	list   []string
-	source job.Source
-}
-
-func (v value) explicit() bool { return v.source.Kind != job.FromDefault }
 
 // parsed is a command line that was understood.
 type parsed struct {
@@ -281,7 +191,7 @@ func joined(spelling, word string) string {
 // take gives o the value word. The error is a *HelpError: the command line asks for a text, and nothing before was
 // wrong.
 func (p *parser) take(o *option, spelling, word string, given map[string]value, wrong *problems) error {
-	source := job.Source{Kind: job.FromFlag, Name: "--" + o.long}
+	source := job.Source{Kind: job.FromFlag, Name: "--" + o.name}
 	v, err := o.convert(word, source)
 	if err != nil {
 		wrong.add(fmt.Errorf("cannot use %s %s: %w", spelling, word, err))
@@ -302,8 +212,8 @@ func (p *parser) take(o *option, spelling, word string, given map[string]value, 
 	if before, again := given[o.dest()]; again && o.kind == kindPairs {
 		v.text = before.text + " " + v.text
 	}
-	if before, again := given[o.dest()]; again && o.union {
-		v.text = before.text + "," + v.text
+	if before, again := given[o.dest()]; again && o.separator != "" {
+		v.text = before.text + o.separator + v.text
 	}
 	given[o.dest()] = v
 	return nil
@@ -343,7 +253,7 @@ func (p *parser) defaults(env environ, wrong *problems) map[string]value {
 		o := &p.options[i]
 		v := value{none: o.noDefault, text: o.def}
 		for _, prefix := range slices.Backward(p.prefixesOf(o)) {
-			name := variable(prefix, o.long)
+			name := variable(prefix, o.name)
 			text, ok := env[name]
 			if !ok || (text == "" && prefix == ownPrefix) {
 				continue
@@ -354,7 +264,7 @@ func (p *parser) defaults(env environ, wrong *problems) map[string]value {
 			}
 			on, err := flagVariable(prefix, text)
 			if err != nil {
-				wrong.add(fmt.Errorf("cannot use %s=%s for --%s: %w", name, text, o.long, err))
+				wrong.add(fmt.Errorf("cannot use %s=%s for --%s: %w", name, text, o.name, err))
 			}
 			v.on = on
 		}
@@ -407,7 +317,7 @@ func (p *parser) settle(values, given map[string]value, env environ, wrong *prob
 		}
 		read, err := o.convert(v.text, v.source)
 		if err != nil {
-			wrong.add(fmt.Errorf("cannot use %s=%s for --%s: %w", v.source.Name, env[v.source.Name], o.long, err))
+			wrong.add(fmt.Errorf("cannot use %s=%s for --%s: %w", v.source.Name, env[v.source.Name], o.name, err))
 			continue
 		}
 		values[dest] = read

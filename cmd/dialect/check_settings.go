@@ -33,27 +33,27 @@ const (
 )
 
 // checkSettings say what is tested before workers start. They are a launcher's own flags only in dlrover-run.
-func checkSettings() []setting {
+func checkSettings(w *ownWords) []option {
 	check := func(r *Request) *job.CheckRules { return &r.Job.Check }
-	return []setting{
+	return []option{
 		{
-			flag: "network-check", form: formSwitch, def: "false", group: groupCheck, anywhere: true, use: always,
+			name: "network-check", word: &w.NetworkCheck, kind: kindFlag, def: "false", group: groupCheck, anywhere: true, use: always,
 			help: "Test each node by itself and then pairs of nodes, before the first start and before each new round. A node at fault leaves the job with status 80, and only the guilty one is blamed.",
 			set:  func(r *Request, text string) error { return setSwitch(&check(r).Network, text) },
 		},
 		{
-			flag: "network-check-full", form: formSwitch, def: "false", group: groupCheck, anywhere: true, use: always,
+			name: "network-check-full", word: &w.NetworkCheckFull, kind: kindFlag, def: "false", group: groupCheck, anywhere: true, use: always,
 			help: "Test every pair of nodes, so that every link is judged; implies --network-check.",
 			set:  func(r *Request, text string) error { return setSwitch(&check(r).Full, text) },
 		},
 		{
-			flag: "network-check-timeout", form: formTime, arg: "TIME", def: defaultBudget, group: groupCheck, anywhere: true,
+			name: "network-check-timeout", word: &w.NetworkCheckTimeout, kind: kindTime, arg: "TIME", def: defaultBudget, group: groupCheck, anywhere: true,
 			use:  use{anyCheck},
 			help: "What one node's own tests, and each round of pairs, may take.",
 			set:  func(r *Request, text string) error { return setPositive(&check(r).Budget, text, time.Millisecond) },
 		},
 		{
-			flag: "straggler-factor", form: formFraction, arg: "X", def: defaultFactorSlow, group: groupCheck, anywhere: true,
+			name: "straggler-factor", word: &w.StragglerFactor, kind: kindFloat, arg: "X", def: defaultFactorSlow, group: groupCheck, anywhere: true,
 			use:  use{checked, losable},
 			help: "How many times slower than the others a node is that counts as a straggler.",
 			set: func(r *Request, text string) error {
@@ -66,7 +66,7 @@ func checkSettings() []setting {
 			},
 		},
 		{
-			flag: "straggler-rule", arg: "mean|median", def: "mean", group: groupCheck, anywhere: true, use: use{checked, losable},
+			name: "straggler-rule", word: &w.StragglerRule, arg: "mean|median", def: "mean", group: groupCheck, anywhere: true, use: use{checked, losable},
 			help: "What a node's time is compared with: the mean of the others, or the median of all, as DLRover does.",
 			set: func(r *Request, text string) error {
 				check(r).StragglerMedian = text == "median"
@@ -74,29 +74,29 @@ func checkSettings() []setting {
 			},
 		},
 		{
-			flag: "exclude-straggler", form: formSwitch, def: "false", group: groupCheck, anywhere: true,
+			name: "exclude-straggler", word: &w.ExcludeStraggler, kind: kindFlag, def: "false", group: groupCheck, anywhere: true,
 			use:  use{trained, losable},
 			help: "A straggler leaves the job with status 81; otherwise it is only told. One that the network check finds leaves at once, one that holds up the steps of the training at the next restart.",
 			set:  func(r *Request, text string) error { return setSwitch(&check(r).ExcludeStraggler, text) },
 		},
 		{
-			flag: "comm-perf-test", form: formSwitch, def: "false", group: groupCheck, anywhere: true, use: use{checked},
+			name: "comm-perf-test", word: &w.CommPerfTest, kind: kindFlag, def: "false", group: groupCheck, anywhere: true, use: use{checked},
 			help: "Once the network check was passed, measure and print the bandwidth of all nodes together.",
 			set:  func(r *Request, text string) error { return setSwitch(&check(r).CommPerf, text) },
 		},
 		{
-			flag: "min-net-bandwidth", form: formFraction, arg: "MB/s", def: fmt.Sprint(defaultNetBandwidth), group: groupCheck,
+			name: "min-net-bandwidth", word: &w.MinNetBandwidth, kind: kindFloat, arg: "MB/s", def: fmt.Sprint(defaultNetBandwidth), group: groupCheck,
 			anywhere: true, use: use{measured, losable, tokened},
 			help: "What --comm-perf-test wants of a TCP stream between two nodes, where the job has a token; less is told, and nobody leaves for it. 1 MB is 10^6 bytes.",
 			set:  func(r *Request, text string) error { return setBandwidth(&check(r).MinNetBandwidth, text) },
 		},
 		{
-			flag: "switchbox-check", form: formSwitch, def: "false", group: groupCheck, anywhere: true, use: always,
+			name: "switchbox-check", word: &w.SwitchboxCheck, kind: kindFlag, def: "false", group: groupCheck, anywhere: true, use: always,
 			help: "Test the links between pairs of accelerators of this node.",
 			set:  checkSwitch, // settleCheck fills in the rest
 		},
 		{
-			flag: "box-pairs", form: formList, pairs: true, separator: " ", arg: "A:B ...", def: job.DefaultBoxPairs, group: groupCheck,
+			name: "box-pairs", word: &w.BoxPairs, kind: kindPairs, separator: " ", arg: "A:B ...", def: job.DefaultBoxPairs, group: groupCheck,
 			anywhere: true, use: use{boxed},
 			help: "Pairs of devices for --switchbox-check, by their numbers on this node: in one word with blanks or commas between, in several words, or with the flag repeated.",
 			set: func(r *Request, text string) (err error) {
@@ -105,30 +105,30 @@ func checkSettings() []setting {
 			},
 		},
 		{
-			flag: "min-bandwidth", form: formFraction, arg: "MB/s", def: fmt.Sprint(DefaultMinBandwidth), group: groupCheck, anywhere: true,
+			name: "min-bandwidth", word: &w.MinBandwidth, kind: kindFloat, arg: "MB/s", def: fmt.Sprint(DefaultMinBandwidth), group: groupCheck, anywhere: true,
 			use:  use{boxed},
 			help: "What each pair has to reach in both directions; 1 MB is 10^6 bytes.",
 			set:  func(r *Request, text string) error { return setBandwidth(&check(r).Switchbox.MinBandwidth, text) },
 		},
 		{
-			flag: "min-channels", form: formNumber, arg: "N", def: fmt.Sprint(DefaultMinChannels), group: groupCheck, anywhere: true,
+			name: "min-channels", word: &w.MinChannels, kind: kindInt, arg: "N", def: fmt.Sprint(DefaultMinChannels), group: groupCheck, anywhere: true,
 			use:  use{boxed},
 			help: "How many healthy pairs a node needs; with fewer it is at fault.",
 			set:  func(r *Request, text string) error { return setCount(&check(r).Switchbox.MinChannels, text) },
 		},
 		{
-			flag: "on-node-fault", arg: "CMD", group: groupCheck, anywhere: true, use: use{leaves},
+			name: "on-node-fault", word: &w.OnNodeFault, arg: "CMD", group: groupCheck, anywhere: true, use: use{leaves},
 			help: "Command for the shell, run by the node with group rank 0 for each node that has to leave: MUSTER_NODE, MUSTER_VERDICT (faulty, straggler, undecided), MUSTER_STATUS and MUSTER_REASON tell it which and why. It could cordon the node.",
 			set:  func(r *Request, text string) error { check(r).OnNodeFault = text; return nil },
 		},
 		{
-			flag: "quarantine", form: formTime, arg: "TIME", def: defaultQuarantine, group: groupCheck, anywhere: true,
+			name: "quarantine", word: &w.Quarantine, kind: kindTime, arg: "TIME", def: defaultQuarantine, group: groupCheck, anywhere: true,
 			use:  use{byAgents, leaves, severalNodes, comeBack, spareNodes},
 			help: "How long a node that had to leave may not come back: twice as long with each time. It is known by its name and by the ids of its accelerators. 0: it may at once.",
 			set:  func(r *Request, text string) error { return setTime(&check(r).Quarantine, text) },
 		},
 		{
-			flag: "health-endpoint", arg: "unix:PATH", group: groupCheck, anywhere: true, use: use{byAgents},
+			name: "health-endpoint", word: &w.HealthEndpoint, arg: "unix:PATH", group: groupCheck, anywhere: true, use: use{byAgents},
 			help: "Ask a health service of the site at a Unix socket whether this node is fit, before it takes part in a round, in the protocol of NVIDIA's resiliency extension (nvhcd.HealthCheckService). A node that is not leaves with status 80; an answer that cannot be used changes nothing.",
 			set: func(r *Request, text string) (err error) {
 				r.Job.Health.Socket, err = job.SocketPath(text)
@@ -136,12 +136,12 @@ func checkSettings() []setting {
 			},
 		},
 		{
-			flag: "health-command", arg: "CMD", group: groupCheck, anywhere: true, use: use{byAgents},
+			name: "health-command", word: &w.HealthCommand, arg: "CMD", group: groupCheck, anywhere: true, use: use{byAgents},
 			help: "Command for the shell that says by its exit status whether this node is fit, before it takes part in a round: 0 that it is; any other that it is not, and its last line says why: the node leaves with status 80. A command that cannot be run, is killed, or takes longer than 60 s changes nothing. It has MUSTER_NODE, MUSTER_RUN_ID and MUSTER_ROUND.",
 			set:  func(r *Request, text string) error { r.Job.Health.Command = text; return notBlank(text, "a command") },
 		},
 		{
-			flag: "report", arg: "DIR", group: groupCheck, anywhere: true, use: use{anyCheck},
+			name: "report", word: &w.Report, arg: "DIR", group: groupCheck, anywhere: true, use: use{anyCheck},
 			help: "Write the results of the tests to DIR.",
 			set:  func(r *Request, text string) error { check(r).ReportDir = text; return nil },
 		},
@@ -192,33 +192,33 @@ func ParsePairs(text string) ([][2]int, error) {
 
 // settleCheck fills in what is tested where nothing else was said. What was given for a test that does not take place
 // counts for nothing, which the settings' uses tell.
-func settleCheck(r *Request, words map[string]given, wrong *problems) {
+func settleCheck(r *Request, words *ownWords, wrong *problems) {
 	c := &r.Job.Check
 	if c.Full && !c.Network {
 		c.Network = true
-		r.tell("network-check", "true", words["network-check-full"].source)
+		r.tell(&words.NetworkCheck, "true", words.NetworkCheckFull.source)
 	}
-	box := switched(words["switchbox-check"])
+	box := words.SwitchboxCheck.switched()
 	if box && !c.Network && r.Job.Dialect == dlroverRun {
 		wrong.add(errhint.With(fmt.Errorf("cannot use %s without --network-check: it is a part of it",
-			words["switchbox-check"].typed("switchbox-check")),
+			words.SwitchboxCheck.typed()),
 			"give --network-check too; muster run takes --switchbox-check alone"))
 	}
 	if !c.Network && !box {
 		kept := job.CheckRules{}
 		if r.Job.Excludes() {
 			kept.OnNodeFault, kept.Quarantine, kept.ExcludeStraggler = c.OnNodeFault, c.Quarantine, c.ExcludeStraggler && !r.driven()
-			if _, given := words["quarantine"]; !given {
+			if !words.Quarantine.given {
 				kept.Quarantine = quarantineTime
 			}
 		}
 		*c = kept
 		return
 	}
-	for _, s := range checkSettings() { // what nobody gave has its default, as if it were typed
-		if _, ok := words[s.flag]; !ok && s.def != "" && s.form != formSwitch {
+	for _, s := range settings() { // what nobody gave has its default, as if it were typed
+		if s.group == groupCheck && s.def != "" && s.kind != kindFlag && !s.of(words).given {
 			if err := s.set(r, s.def); err != nil {
-				panic("internal error: the default of --" + s.flag + ": " + err.Error())
+				panic("internal error: the default of --" + s.name + ": " + err.Error())
 			}
 		}
 	}
@@ -227,23 +227,15 @@ func settleCheck(r *Request, words map[string]given, wrong *problems) {
 		return
 	}
 	if b := c.Switchbox; len(b.Pairs) > 0 && b.MinChannels > len(b.Pairs) {
-		wrong.add(fmt.Errorf("cannot use %s with %s: it has fewer pairs", givenOr(words, "min-channels", fmt.Sprint(b.MinChannels)),
-			givenOr(words, "box-pairs", job.DefaultBoxPairs)))
+		wrong.add(fmt.Errorf("cannot use %s with %s: it has fewer pairs", words.MinChannels.writtenOr(fmt.Sprint(b.MinChannels)),
+			words.BoxPairs.writtenOr(job.DefaultBoxPairs)))
 	}
 }
 
-// typed is written for a flag that may be a switch.
-func (g given) typed(flag string) string {
-	if g.source.Kind == job.FromFlag && g.text == "true" {
-		return "--" + flag
+// writtenOr is how the setting was given, or would have been.
+func (v value) writtenOr(def string) string {
+	if v.given {
+		return v.written()
 	}
-	return g.written(flag)
-}
-
-// givenOr is how the flag was given, or would have been.
-func givenOr(words map[string]given, flag, def string) string {
-	if word, ok := words[flag]; ok {
-		return word.written(flag)
-	}
-	return "--" + flag + " " + def + " (the default)"
+	return "--" + v.option.name + " " + def + " (the default)"
 }

@@ -22,26 +22,26 @@ const groupCheckpoint = "Checkpoints"
 const defaultSalvage = time.Minute
 
 // checkpointSettings say how workers keep checkpoints through muster.
-func checkpointSettings() []setting {
+func checkpointSettings(w *ownWords) []option {
 	rules := func(r *Request) *job.CheckpointRules { return &r.Job.Checkpoint }
-	return []setting{
+	return []option{
 		{
-			flag: "ckpt", arg: "auto|on|off", def: "auto", group: groupCheckpoint, anywhere: true, use: use{ranked},
+			name: "ckpt", word: &w.Ckpt, arg: "auto|on|off", def: "auto", group: groupCheckpoint, anywhere: true, use: use{ranked},
 			help: "Keep what workers save through muster.checkpoint, or DLRover's API, in memory, and write it to disk behind them. auto: on for dlrover-run, and elsewhere where another flag of this group but --ckpt-notices is given. On several nodes without a job token (--token-file; with --hosts there always is one) each keeps its own workers' alone.",
 			set:  func(_ *Request, text string) error { return oneOf(text, "auto", "on", "off") }, // settleCheckpoint decides
 		},
 		{
-			flag: "ckpt-dir", arg: "DIR", group: groupCheckpoint, anywhere: true, use: use{ranked, keeps},
+			name: "ckpt-dir", word: &w.CkptDir, arg: "DIR", group: groupCheckpoint, anywhere: true, use: use{ranked, keeps},
 			help: "Where a script saves its checkpoints that names no directory.",
 			set:  func(r *Request, text string) error { rules(r).Dir = text; return notBlank(text, "a directory") },
 		},
 		{
-			flag: "ckpt-keep", form: formNumber, arg: "N", def: "0", group: groupCheckpoint, anywhere: true, use: use{ranked, keeps},
+			name: "ckpt-keep", word: &w.CkptKeep, kind: kindInt, arg: "N", def: "0", group: groupCheckpoint, anywhere: true, use: use{ranked, keeps},
 			help: "How many steps stay on disk; older ones are removed when a newer one is there whole. 0: all.",
 			set:  func(r *Request, text string) error { return setCount(&rules(r).Keep, text) },
 		},
 		{
-			flag: "ckpt-rate", arg: "SIZE", def: "0", group: groupCheckpoint, anywhere: true, use: use{ranked, keeps},
+			name: "ckpt-rate", word: &w.CkptRate, arg: "SIZE", def: "0", group: groupCheckpoint, anywhere: true, use: use{ranked, keeps},
 			help: "How many bytes a second a node writes to disk at most, such as 500MB (10^6) or 2GiB (2^30), so that training has the rest of the disk or network. 0: as many as it takes.",
 			set: func(r *Request, text string) (err error) {
 				if rules(r).Rate, err = parseSize(text); err == nil && 0 < rules(r).Rate && rules(r).Rate < leastRate {
@@ -51,13 +51,13 @@ func checkpointSettings() []setting {
 			},
 		},
 		{
-			flag: "ckpt-replicas", form: formNumber, arg: "N", def: "1", group: groupCheckpoint, anywhere: true,
+			name: "ckpt-replicas", word: &w.CkptReplicas, kind: kindInt, arg: "N", def: "1", group: groupCheckpoint, anywhere: true,
 			use:  use{ranked, keeps, severalNodes, tokened},
 			help: "On how many nodes a copy of each worker's state is kept, its own included: with 2, what is in memory survives the loss of a node. Copies lie as far apart as the ranks do, which --topology-file sorts by switches.",
 			set:  func(r *Request, text string) error { return setCount(&rules(r).Replicas, text) },
 		},
 		{
-			flag: "ckpt-shim", arg: "auto|on|off", def: "auto", group: groupCheckpoint, anywhere: true, use: use{ranked, keeps},
+			name: "ckpt-shim", word: &w.CkptShim, arg: "auto|on|off", def: "auto", group: groupCheckpoint, anywhere: true, use: use{ranked, keeps},
 			help: "Whether workers that import DLRover's package dlrover get muster's flash checkpoint. on: always; what else an installed package has is found behind it. auto: the same in dlrover-run; elsewhere where none is installed, otherwise that one, with a saver of its own. off: never; in dlrover-run the installed one's flash checkpoint is refused at once then, as it would wait for DLRover's agent.",
 			set: func(r *Request, text string) error {
 				rules(r).Shim = map[string]python.Shim{"on": python.ShimAlways, "off": python.ShimNever}[text]
@@ -65,7 +65,7 @@ func checkpointSettings() []setting {
 			},
 		},
 		{
-			flag: "ckpt-slots", arg: "auto|1|2", def: "auto", group: groupCheckpoint, anywhere: true, use: use{ranked, keeps},
+			name: "ckpt-slots", word: &w.CkptSlots, arg: "auto|1|2", def: "auto", group: groupCheckpoint, anywhere: true, use: use{ranked, keeps},
 			help: "How many copies of its state a worker has in memory. With one, a worker that dies while it saves leaves none. auto: two where a second one takes less than 60 % of the memory that is left.",
 			set: func(r *Request, text string) error {
 				rules(r).Slots = map[string]int{"1": 1, "2": 2}[text]
@@ -73,7 +73,7 @@ func checkpointSettings() []setting {
 			},
 		},
 		{
-			flag: "ckpt-signal", arg: "SIG", group: groupCheckpoint, anywhere: true, use: use{ranked, keeps},
+			name: "ckpt-signal", word: &w.CkptSignal, arg: "SIG", group: groupCheckpoint, anywhere: true, use: use{ranked, keeps},
 			help: "The signal that has muster write the newest step in memory to disk while training goes on, such as USR1 for sbatch --signal=B:USR1@60. Workers that handle it get it, too.",
 			set: func(r *Request, text string) (err error) {
 				rules(r).Signal, err = parseSaveSignal(text)
@@ -81,17 +81,17 @@ func checkpointSettings() []setting {
 			},
 		},
 		{
-			flag: "ckpt-on-file", arg: "FILE", group: groupCheckpoint, anywhere: true, use: use{ranked, keeps},
+			name: "ckpt-on-file", word: &w.CkptOnFile, inside: insidePod, arg: "FILE", group: groupCheckpoint, anywhere: true, use: use{ranked, keeps},
 			help: "The same when this file appears.",
 			set:  func(r *Request, text string) error { rules(r).OnFile = text; return notBlank(text, "a file") },
 		},
 		{
-			flag: "ckpt-on-command", arg: "CMD", group: groupCheckpoint, anywhere: true, use: use{ranked, keeps},
+			name: "ckpt-on-command", word: &w.CkptOnCommand, arg: "CMD", group: groupCheckpoint, anywhere: true, use: use{ranked, keeps},
 			help: "The same when this command, which a shell runs every 5 seconds, ends with status 0.",
 			set:  func(r *Request, text string) error { rules(r).OnCommand = text; return notBlank(text, "a command") },
 		},
 		{
-			flag: "ckpt-notices", arg: "auto|off", def: "auto", group: groupCheckpoint, anywhere: true, use: use{ranked, keeps},
+			name: "ckpt-notices", word: &w.CkptNotices, arg: "auto|off", def: "auto", group: groupCheckpoint, anywhere: true, use: use{ranked, keeps},
 			help: "The same when the metadata service of AWS, GCP or Azure says that the machine will be taken away. auto: it is asked where the machine is one of these clouds'.",
 			set: func(r *Request, text string) error {
 				rules(r).Unasked = text == "off"
@@ -99,7 +99,7 @@ func checkpointSettings() []setting {
 			},
 		},
 		{
-			flag: "ckpt-salvage", form: formTime, arg: "TIME", def: "60s", group: groupCheckpoint, anywhere: true, use: use{ranked, keeps},
+			name: "ckpt-salvage", word: &w.CkptSalvage, kind: kindTime, arg: "TIME", def: "60s", group: groupCheckpoint, anywhere: true, use: use{ranked, keeps},
 			help: "How long it may take, when muster itself is killed, to bring to disk the newest step that was in memory only. What cannot be, and on several nodes all of it, stays in memory, for muster ckpt save and for the next start with the same run id. 0: it is lost.",
 			set:  func(r *Request, text string) error { return setTime(&rules(r).Salvage, text) },
 		},
@@ -134,14 +134,16 @@ func notBlank(text, what string) error {
 }
 
 // settleCheckpoint decides whether workers keep checkpoints through muster.
-func settleCheckpoint(r *Request, words map[string]given, wrong *problems) {
+func settleCheckpoint(r *Request, words *ownWords, wrong *problems) {
 	others := 0
-	for _, s := range checkpointSettings()[1:] {
-		if _, ok := words[s.flag]; ok && s.flag != "ckpt-notices" { // which says what is not wanted
+	for _, s := range settings() {
+		switch word := s.of(words); {
+		case s.group != groupCheckpoint || word == &words.Ckpt || word == &words.CkptNotices: // which says what is not wanted
+		case word.given:
 			others++
 		}
 	}
-	switch words["ckpt"].text {
+	switch words.Ckpt.text {
 	case "on":
 		r.Job.Checkpoint.On = true
 	case "off":
@@ -162,9 +164,9 @@ func settleCheckpoint(r *Request, words map[string]given, wrong *problems) {
 	}
 	if s := r.Job.Checkpoint.Signal; s != 0 && slices.Contains(r.Job.Stop.Handled, s) {
 		wrong.add(fmt.Errorf("cannot use %s: that signal ends the job, and what is in memory is written then; give USR1 or USR2",
-			words["ckpt-signal"].written("ckpt-signal")))
+			words.CkptSignal.written()))
 	}
-	if _, ok := words["ckpt-salvage"]; !ok && r.Job.Checkpoint.On {
+	if !words.CkptSalvage.given && r.Job.Checkpoint.On {
 		r.Job.Checkpoint.Salvage = defaultSalvage
 	}
 }

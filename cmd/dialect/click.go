@@ -27,7 +27,7 @@ func parseClick(p *parser, argv []string) (*clickParsed, error) {
 		for _, spelling := range p.options[i].spellings() {
 			p.names = append(p.names, name{spelling, &p.options[i]})
 		}
-		if p.options[i].long == "host" {
+		if p.options[i].name == "host" {
 			p.names = append(p.names, name{"-host", &p.options[i]})
 		}
 	}
@@ -61,7 +61,7 @@ func parseClick(p *parser, argv []string) (*clickParsed, error) {
 			out.warnings = append(out.warnings,
 				fmt.Sprintf("%s behind the script is taken for colossalai's own, as colossalai does: put -- in front of the script to leave it to that", spelling))
 		}
-		v, err := o.convert(text, job.Source{Kind: job.FromFlag, Name: "--" + o.long})
+		v, err := o.convert(text, job.Source{Kind: job.FromFlag, Name: "--" + o.name})
 		if err != nil {
 			wrong.add(fmt.Errorf("cannot use %s %s: %w", spelling, text, err))
 			continue

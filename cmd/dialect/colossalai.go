@@ -298,11 +298,11 @@ func (c *colossalJob) settings(p *parser, req *Request) {
 	var list []Setting
 	for i := range p.options {
 		o := &p.options[i]
-		if o.kind == kindHelp || c.torchrun.has(o.long) {
+		if o.kind == kindHelp || c.torchrun.has(o.name) {
 			continue
 		}
 		v := c.in.values[o.dest()]
-		list = append(list, Setting{Flag: o.long, Value: cmp.Or(v.text, o.def), Source: v.source})
+		list = append(list, Setting{Flag: o.name, Value: cmp.Or(v.text, o.def), Source: v.source})
 	}
 	req.Settings = append(list, req.Settings...)
 	req.sources()
@@ -310,5 +310,5 @@ func (c *colossalJob) settings(p *parser, req *Request) {
 
 // has reports whether the program knows an option, or hands it to the one that it starts.
 func (p *parser) has(long string) bool {
-	return slices.ContainsFunc(slices.Concat(p.options, p.beneath), func(o option) bool { return o.long == long })
+	return slices.ContainsFunc(slices.Concat(p.options, p.beneath), func(o option) bool { return o.name == long })
 }

@@ -4,37 +4,37 @@ package dialect
 func colossalOptions() []option {
 	return []option{
 		{
-			long: "host", short: "H", arg: "HOST,...", group: groupNamed,
+			name: "host", short: "H", arg: "HOST,...", group: groupNamed,
 			help: "Hosts to start workers on, the first one's address being where they meet.",
 		},
-		{long: "hostfile", arg: "FILE", group: groupNamed, help: "File with a host's name on each line."},
-		{long: "include", arg: "HOST,...", group: groupNamed, help: "With --hostfile: take these hosts, in this order."},
-		{long: "exclude", arg: "HOST,...", group: groupNamed, help: "With --hostfile: take all but these hosts."},
+		{name: "hostfile", arg: "FILE", group: groupNamed, help: "File with a host's name on each line."},
+		{name: "include", arg: "HOST,...", group: groupNamed, help: "With --hostfile: take these hosts, in this order."},
+		{name: "exclude", arg: "HOST,...", group: groupNamed, help: "With --hostfile: take all but these hosts."},
 		{
-			long: "num-nodes", kind: kindInt, def: "-1", hideDefault: true, arg: "N", group: groupNamed,
+			name: "num-nodes", kind: kindInt, def: "-1", hideDefault: true, arg: "N", group: groupNamed,
 			help: "With --hostfile: take the first N hosts. Default: all.",
 		},
-		{long: "nproc-per-node", arg: "N", group: groupNamed, help: "Workers on each host. Must be given."},
+		{name: "nproc-per-node", arg: "N", group: groupNamed, help: "Workers on each host. Must be given."},
 		{
-			long: "master-port", kind: kindInt, def: "29500", arg: "PORT", group: groupRdzv,
+			name: "master-port", kind: kindInt, def: "29500", arg: "PORT", group: groupRdzv,
 			help: "Port of the workers' store on the first host.",
 		},
 		{
-			long: "master-addr", def: "127.0.0.1", arg: "HOST", group: groupRdzv,
+			name: "master-addr", def: "127.0.0.1", arg: "HOST", group: groupRdzv,
 			help: "Address of the first host, by which the others reach it. Default: its name; 127.0.0.1 on one node.",
 		},
 		{
-			long: "extra-launch-args", arg: "NAME=VALUE,NAME,...", group: groupRdzv,
+			name: "extra-launch-args", arg: "NAME=VALUE,NAME,...", group: groupRdzv,
 			help: "Flags of torchrun, without their dashes and with commas between, such as max_restarts=3,rdzv_backend=c10d.",
 		},
 		{
-			long: "ssh-port", kind: kindInt, noDefault: true, arg: "PORT", group: groupReach,
+			name: "ssh-port", kind: kindInt, noDefault: true, arg: "PORT", group: groupReach,
 			help: "Port of sshd on the hosts. Default: what ssh's configuration says, else 22.",
 		},
 		{
-			long: "module", short: "m", noDefault: true, arg: "MODULE", group: groupCommand,
+			name: "module", short: "m", noDefault: true, arg: "MODULE", group: groupCommand,
 			help: "Run a Python module as python -m does; what follows are its arguments.",
 		},
-		{long: "help", kind: kindHelp, noDefault: true, group: groupOther, help: "Print this text and exit."},
+		{name: "help", kind: kindHelp, noDefault: true, group: groupOther, help: "Print this text and exit."},
 	}
 }

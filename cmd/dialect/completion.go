@@ -11,7 +11,7 @@ import (
 
 // Choices are the fixed words that a flag of Flags or OwnFlags takes, nil where it takes others or none.
 func Choices(f *pflag.Flag) []string {
-	if w, ok := f.Value.(*word); ok && w.choices != nil && !w.isSwitch {
+	if w, ok := f.Value.(*flagWord); ok && w.choices != nil && !w.isSwitch {
 		return w.choices()
 	}
 	return nil
@@ -27,20 +27,20 @@ func FlagNamed(flags *pflag.FlagSet, spelling string) *pflag.Flag {
 	}
 	found := flags.Lookup(name)
 	flags.VisitAll(func(f *pflag.Flag) {
-		if w, ok := f.Value.(*word); ok && found == nil && slices.Contains(w.spellings, spelling) {
+		if w, ok := f.Value.(*flagWord); ok && found == nil && slices.Contains(w.spellings, spelling) {
 			found = f
 		}
 	})
 	return found
 }
 
-// choices are the words that the setting takes: those that it names when it refuses another one, else those of its help
+// fixed are the words that the setting takes: those that it names when it refuses another one, else those of its help
 // text.
-func (s *setting) choices() []string {
-	if refused, ok := errors.AsType[*choiceError](s.set(&Request{}, "\x00")); ok {
+func (o *option) fixed() []string {
+	if refused, ok := errors.AsType[*choiceError](o.set(&Request{}, "\x00")); ok {
 		return refused.choices
 	}
-	return wordsOf(s.arg)
+	return wordsOf(o.arg)
 }
 
 // words are those that completion offers: the option's choices, else those that are suggested or stand in its help
@@ -83,7 +83,7 @@ func (p *parser) words() (flags, withWord []string, choices map[string][]string)
 	choices = map[string][]string{}
 	for i := range p.options {
 		o := &p.options[i]
-		names := []string{"--" + o.long}
+		names := []string{"--" + o.name}
 		if o.short != "" {
 			names = append(names, "-"+o.short)
 		}
@@ -131,12 +131,12 @@ func (p *parser) zsh() string {
 		switch {
 		case len(o.words()) > 0:
 			action = fmt.Sprintf(":%s:(%s)", o.dest(), strings.Join(o.words(), " "))
-		case o.long == "log-dir":
+		case o.name == "log-dir":
 			action = ":directory:_files -/"
 		case o.kind.takesWord():
 			action = ":" + o.dest() + ":"
 		}
-		names := []string{"--" + o.long}
+		names := []string{"--" + o.name}
 		if o.short != "" {
 			names = append(names, "-"+o.short)
 		}

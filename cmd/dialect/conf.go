@@ -151,28 +151,27 @@ func confSwitch(val string) (bool, error) {
 
 // equivalentKeys are the keys of --rdzv-conf that say the same as a setting of muster, strongest first.
 var equivalentKeys = []struct {
-	flag string
+	of   func(*ownWords) *value
 	keys []string
 }{
-	{"join-timeout", []string{"join_timeout", "timeout"}},
-	{"last-call", []string{"last_call_timeout", "lastcall_timeout"}},
-	{"keep-alive", []string{"keep_alive_interval"}},
-	{"node-unit", []string{"node_unit"}},
-	{"etcd-cacert", []string{"cacert", "ca_cert"}},
-	{"etcd-cert", []string{"cert", "ssl_cert"}},
-	{"etcd-key", []string{"key", "ssl_cert_key"}},
+	{func(w *ownWords) *value { return &w.JoinTimeout }, []string{"join_timeout", "timeout"}},
+	{func(w *ownWords) *value { return &w.LastCall }, []string{"last_call_timeout", "lastcall_timeout"}},
+	{func(w *ownWords) *value { return &w.KeepAlive }, []string{"keep_alive_interval"}},
+	{func(w *ownWords) *value { return &w.NodeUnit }, []string{"node_unit"}},
+	{func(w *ownWords) *value { return &w.EtcdCACert }, []string{"cacert", "ca_cert"}},
+	{func(w *ownWords) *value { return &w.EtcdCert }, []string{"cert", "ssl_cert"}},
+	{func(w *ownWords) *value { return &w.EtcdKey }, []string{"key", "ssl_cert_key"}},
 }
 
-// applyConf puts the settings of --rdzv-conf into m, whose backend is known, and gathers what is wrong with them. It
-// returns the values that muster's own settings have through them. text is what was given, empty for nothing.
-func applyConf(job *job.Job, word given, wrong *problems) (equivalents map[string]given) {
+// applyConf puts the settings of --rdzv-conf into the job's meeting, whose backend is known, and gathers what is wrong
+// with them. It adds the values that muster's own settings have through them to equivalents. word is what was given.
+func applyConf(job *job.Job, word value, equivalents *ownWords, wrong *problems) {
 	m := &job.Meeting
 	m.Conf = map[string]string{}
-	equivalents = map[string]given{}
 	conf, err := parseConf(word.text)
 	if err != nil {
-		wrong.add(fmt.Errorf("cannot use %s: %w", word.written("rdzv-conf"), err))
-		return equivalents
+		wrong.add(fmt.Errorf("cannot use %s: %w", word.written(), err))
+		return
 	}
 	m.Conf = conf
 	warnings, bad := checkConf(conf, job)
@@ -181,12 +180,13 @@ func applyConf(job *job.Job, word given, wrong *problems) (equivalents map[strin
 
 	known := confKeys(job)
 	for _, e := range equivalentKeys {
+		first := value{}
 		for _, key := range e.keys {
 			val, ok := conf[key]
 			if _, looked := known[key]; !ok || !looked {
 				continue
 			}
-			if first, twice := equivalents[e.flag]; twice {
+			if first.given {
 				if known[key] == confText && first.text != val {
 					wrong.add(fmt.Errorf("cannot use %s and %s=%s together: they name different files", first.source.Name, key, val))
 				}
@@ -194,7 +194,8 @@ func applyConf(job *job.Job, word given, wrong *problems) (equivalents map[strin
 			}
 			source := word.source
 			source.Name += " " + key
-			equivalents[e.flag] = given{text: val, source: source}
+			first.say(val, source)
+			e.of(equivalents).say(val, source)
 		}
 	}
 	seconds := func(to *time.Duration, key string) {
@@ -223,14 +224,12 @@ func applyConf(job *job.Job, word given, wrong *problems) (equivalents map[strin
 		m.IsHost = &on
 	}
 	if m.Backend == backendEtcd {
-		m.Etcd.CACert, m.Etcd.Cert, m.Etcd.CertKey = equivalents["etcd-cacert"].text, equivalents["etcd-cert"].text,
-			equivalents["etcd-key"].text
+		m.Etcd.CACert, m.Etcd.Cert, m.Etcd.CertKey = equivalents.EtcdCACert.text, equivalents.EtcdCert.text, equivalents.EtcdKey.text
 		m.Etcd.TLS = m.Etcd.TLS || conf["protocol"] == "https"
 		if prefix := conf["etcd_prefix"]; prefix != "" {
 			m.Etcd.Prefix = strings.TrimSuffix(prefix, "/") + "/"
 		}
 	}
-	return equivalents
 }
 
 // checkConfTimes refuses numbers that torchrun takes and that no meeting of several nodes can work with.

@@ -18,35 +18,35 @@ const maxConfig = 1 << 20
 
 // readConfig reads a settings file: a YAML map from flags, without their dashes, to values. Each problem names the file
 // and the line.
-func readConfig(file string, list []setting, readFile func(string) ([]byte, error)) (map[string]given, problems) {
+func readConfig(file string, list []*option, readFile func(string) ([]byte, error)) (*ownWords, problems) {
 	var wrong problems
+	words := newOwnWords()
 	if readFile == nil {
 		wrong.add(fmt.Errorf("cannot read %s: no files can be read here", file))
-		return nil, wrong
+		return words, wrong
 	}
 	content, err := readFile(file)
 	if err != nil {
 		wrong.add(fmt.Errorf("cannot read the settings of --config: %w", err))
-		return nil, wrong
+		return words, wrong
 	}
 	top, err := yamlMap(file, content, "flags, such as max-restarts: 3")
 	if top == nil {
 		wrong.add(err)
-		return nil, wrong
+		return words, wrong
 	}
-	words := map[string]given{}
 	for i := 0; i+1 < len(top.Content); i += 2 {
 		key, node := top.Content[i], top.Content[i+1]
 		at := fmt.Sprintf("%s:%d", file, key.Line)
-		flag, text, err := configWord(key, node, list)
-		if _, twice := words[flag]; err == nil && twice {
-			err = fmt.Errorf("%s is given twice", flag)
+		o, text, err := configWord(key, node, list)
+		if err == nil && o.of(words).given {
+			err = fmt.Errorf("%s is given twice", o.name)
 		}
 		if err != nil {
 			wrong.add(fmt.Errorf("%s: %w", at, err))
 			continue
 		}
-		words[flag] = given{text: text, source: job.Source{Kind: job.FromConfig, Name: at}}
+		o.of(words).say(text, job.Source{Kind: job.FromConfig, Name: at})
 	}
 	return words, wrong
 }
@@ -81,51 +81,51 @@ func yamlMap(file string, content []byte, of string) (*yaml.Node, error) {
 // yamlText is the parser's message without its own prefix.
 func yamlText(err error) string { return strings.TrimPrefix(err.Error(), "yaml: ") }
 
-func configWord(key, node *yaml.Node, list []setting) (flag, text string, err error) {
-	flag = strings.TrimPrefix(strings.ReplaceAll(key.Value, "_", "-"), "--")
+func configWord(key, node *yaml.Node, list []*option) (o *option, text string, err error) {
+	flag := strings.TrimPrefix(strings.ReplaceAll(key.Value, "_", "-"), "--")
 	var names []string
 	for _, s := range list {
-		if flag == "config" && s.flag == flag {
-			return "", "", errors.New("a settings file cannot name another one")
+		if s.name == flag && s.word == &ownRows().blank.Config {
+			return nil, "", errors.New("a settings file cannot name another one")
 		}
-		if key.Kind == yaml.ScalarNode && (s.flag == flag || s.alias != "" && s.alias == flag) {
-			text, err := s.word(node)
+		if key.Kind == yaml.ScalarNode && (s.name == flag || s.alias != "" && s.alias == flag) {
+			text, err := s.fromYAML(node)
 			if node.Kind == yaml.ScalarNode && node.Value == s.def { // such as "none" for no limit
 				text, err = s.def, nil
 			}
 			if err != nil {
-				return "", "", fmt.Errorf("%s: %w", s.flag, err)
+				return nil, "", fmt.Errorf("%s: %w", s.name, err)
 			}
-			return s.flag, text, nil
+			return s, text, nil
 		}
-		names = append(names, s.flag)
+		names = append(names, s.name)
 	}
 	err = fmt.Errorf("unknown setting %q", key.Value)
 	if near := nearest(flag, names); near != "" {
-		return "", "", fmt.Errorf("%w: did you mean %s?", err, near)
+		return nil, "", fmt.Errorf("%w: did you mean %s?", err, near)
 	}
-	if s := settings(); namesFlag(s, flag) {
-		return "", "", errhint.With(fmt.Errorf("%w in front of another launcher's command line", err), "give the launcher its own flag")
+	if namesFlag(settings(), flag) {
+		return nil, "", errhint.With(fmt.Errorf("%w in front of another launcher's command line", err), "give the launcher its own flag")
 	}
-	return "", "", err
+	return nil, "", err
 }
 
-func namesFlag(list []setting, flag string) bool {
+func namesFlag(list []*option, flag string) bool {
 	for _, s := range list {
-		if s.flag == flag || s.alias != "" && s.alias == flag {
+		if s.name == flag || s.alias != "" && s.alias == flag {
 			return true
 		}
 	}
 	return false
 }
 
-// word turns the setting's YAML value into what would have been typed.
-func (s *setting) word(node *yaml.Node) (string, error) {
+// fromYAML turns the setting's YAML value into what would have been typed.
+func (o *option) fromYAML(node *yaml.Node) (string, error) {
 	if node.Kind == yaml.AliasNode {
 		node = node.Alias
 	}
-	if s.separator != several || node.Kind != yaml.SequenceNode {
-		return s.form.word(node)
+	if o.separator != several || node.Kind != yaml.SequenceNode {
+		return o.kind.fromYAML(node)
 	}
 	items := make([]string, len(node.Content))
 	for i, item := range node.Content {
@@ -137,12 +137,12 @@ func (s *setting) word(node *yaml.Node) (string, error) {
 	return strings.Join(items, several), nil
 }
 
-// word turns a YAML value into what would have been typed, or says that its type does not fit.
-func (f form) word(node *yaml.Node) (string, error) {
+// fromYAML turns a YAML value into what would have been typed, or says that its type does not fit.
+func (k kind) fromYAML(node *yaml.Node) (string, error) {
 	if node.Kind == yaml.AliasNode {
 		node = node.Alias
 	}
-	if node.Kind == yaml.SequenceNode && f == formList {
+	if node.Kind == yaml.SequenceNode && (k == kindList || k == kindPairs) {
 		items := make([]string, len(node.Content))
 		for i, item := range node.Content {
 			if item.Kind != yaml.ScalarNode || item.Tag != "!!str" && item.Tag != "!!int" {
@@ -152,18 +152,19 @@ func (f form) word(node *yaml.Node) (string, error) {
 		}
 		return strings.Join(items, ","), nil
 	}
-	accepted := map[form]struct {
+	accepted := map[kind]struct {
 		tags string
 		what string
 	}{
-		formText:     {"!!str !!int", "a string"},
-		formSwitch:   {"!!bool", "true or false"},
-		formNumber:   {"!!int", "a whole number"},
-		formFraction: {"!!int !!float", "a number"},
-		formTime:     {"!!str !!int !!float", "a time such as 30s or a number of seconds"},
-		formList:     {"!!str !!int", "a list, or a string with commas"},
-		formOptional: {"!!str !!bool", "true, false or a string"},
-	}[f]
+		kindText:     {"!!str !!int", "a string"},
+		kindFlag:     {"!!bool", "true or false"},
+		kindInt:      {"!!int", "a whole number"},
+		kindFloat:    {"!!int !!float", "a number"},
+		kindTime:     {"!!str !!int !!float", "a time such as 30s or a number of seconds"},
+		kindList:     {"!!str !!int", "a list, or a string with commas"},
+		kindPairs:    {"!!str !!int", "a list, or a string with commas"},
+		kindOptional: {"!!str !!bool", "true, false or a string"},
+	}[k]
 	if node.Kind != yaml.ScalarNode || !strings.Contains(accepted.tags, node.Tag) {
 		return "", fmt.Errorf("give %s", accepted.what)
 	}

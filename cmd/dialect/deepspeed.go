@@ -247,46 +247,46 @@ func (d *deepSpeedJob) finish() (Request, error) {
 	if d.on("quiet") {
 		level = d.given("quiet").source
 	}
-	habits := map[string]given{"log-level": {text: d.req.LogLevel, source: level}}
+	habits := newOwnWords()
+	habits.LogLevel.say(d.req.LogLevel, level)
 	if d.on("bind-cores-to-rank") {
-		habits["numa-binding"] = given{text: job.BindCores, source: d.given("bind-cores-to-rank").source}
+		habits.NUMABinding.say(job.BindCores, d.given("bind-cores-to-rank").source)
 	}
 	if d.on("elastic-training") {
-		habits["max-restarts"] = given{text: strconv.Itoa(elasticRestarts), source: d.given("elastic-training").source}
+		habits.MaxRestarts.say(strconv.Itoa(elasticRestarts), d.given("elastic-training").source)
 	}
-	return finishLauncher(&d.torchrunJob, d.inv, habits, func(words map[string]given) {
+	return finishLauncher(&d.torchrunJob, d.inv, habits, func(words *ownWords) {
 		if d.job.Isolate {
 			d.wrong.add(fmt.Errorf("cannot use %s with deepspeed: its scripts choose the device of their local rank among all that are listed",
-				words["isolate-devices"].written("isolate-devices")))
+				words.IsolateDevices.written()))
 		}
 	})
 }
 
 // finishLauncher completes the request of a launcher that reaches other hosts. habits are values that muster's own
 // settings have there; check may look at the words of those.
-func finishLauncher(t *torchrunJob, inv Invocation, habits map[string]given, check func(words map[string]given)) (Request, error) {
+func finishLauncher(t *torchrunJob, inv Invocation, habits *ownWords, check func(words *ownWords)) (Request, error) {
 	for i := range t.parser.options {
 		o := &t.parser.options[i]
 		v := t.in.values[o.dest()]
-		if _, own := habits[o.long]; own || o.kind == kindHelp {
+		if own := settingNamed(o.name); o.kind == kindHelp || own != nil && own.of(habits).given {
 			continue
 		}
-		t.req.Settings = append(t.req.Settings, Setting{Flag: o.long, Value: v.shown(o.kind), Source: v.source})
+		t.req.Settings = append(t.req.Settings, Setting{Flag: o.name, Value: v.shown(o.kind), Source: v.source})
 	}
-	all := map[string]given{
-		"stdin": {text: "inherit"}, "run-id": {text: t.job.RunID}, "grace": {text: t.job.Stop.Grace.String()},
-		"join-timeout": {text: t.job.Meeting.JoinTimeout.String()},
-	}
-	maps.Copy(all, habits)
-	words := t.own.apply(&t.req, inv, t.env, t.parser, all, &t.wrong)
+	habits.Stdin.say("inherit", job.Source{})
+	habits.RunID.say(t.job.RunID, job.Source{})
+	habits.Grace.say(t.job.Stop.Grace.String(), job.Source{})
+	habits.JoinTimeout.say(t.job.Meeting.JoinTimeout.String(), job.Source{})
+	words := t.own.apply(&t.req, inv, t.env, t.parser, habits, &t.wrong)
 	check(words)
-	all = maps.Clone(words)
+	all := *words
 	nodes := fmt.Sprint(t.job.Nodes.Max)
 	if t.job.Nodes.Min != t.job.Nodes.Max {
 		nodes = fmt.Sprintf("%d:%d", t.job.Nodes.Min, t.job.Nodes.Max)
 	}
-	all["nnodes"] = given{text: nodes}
-	settleMeeting(&t.req, all, &t.wrong)
+	all.NNodes.say(nodes, job.Source{})
+	settleMeeting(&t.req, &all, &t.wrong)
 	if err := t.req.finish(words, &t.wrong); err != nil {
 		return t.req.asked(), err
 	}

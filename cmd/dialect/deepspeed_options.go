@@ -11,101 +11,101 @@ const (
 func deepSpeedOptions() []option {
 	return []option{
 		{
-			long: "hostfile", short: "H", def: "/job/hostfile", arg: "FILE", group: groupNamed,
+			name: "hostfile", short: "H", def: "/job/hostfile", arg: "FILE", group: groupNamed,
 			help: "File with a line HOST slots=N for each host. Where there is none, the job runs on this machine alone.",
 		},
 		{
-			long: "include", short: "i", arg: "HOST[:SLOT,...]@...", group: groupNamed,
+			name: "include", short: "i", arg: "HOST[:SLOT,...]@...", group: groupNamed,
 			help: "Take these hosts, and of those with slots these accelerators only; localhost where there is no hostfile.",
 		},
 		{
-			long: "exclude", short: "e", arg: "HOST[:SLOT,...]@...", group: groupNamed,
+			name: "exclude", short: "e", arg: "HOST[:SLOT,...]@...", group: groupNamed,
 			help: "Take all but these hosts, or all but these accelerators of them.",
 		},
 		{
-			long: "num-nodes", kind: kindInt, def: "-1", hideDefault: true, arg: "N", group: groupNamed,
+			name: "num-nodes", kind: kindInt, def: "-1", hideDefault: true, arg: "N", group: groupNamed,
 			help: "Take the first N hosts of the hostfile. Default: all.",
 		},
 		{
-			long: "num-gpus", alias: "num_accelerators", kind: kindInt, def: "-1", hideDefault: true, arg: "N", group: groupNamed,
+			name: "num-gpus", alias: "num_accelerators", kind: kindInt, def: "-1", hideDefault: true, arg: "N", group: groupNamed,
 			help: "Workers on each host, with the accelerators from 0 to N-1. Default: one for each slot; without a hostfile one for each accelerator, or for each NUMA node where there is none.",
 		},
 		{
-			long: "elastic-training", kind: kindFlag, group: groupNamed,
+			name: "elastic-training", kind: kindFlag, group: groupNamed,
 			help: "Go on with fewer hosts when some are lost. Needs --master_addr.",
 		},
 		{
-			long: "min-elastic-nodes", kind: kindInt, def: "-1", hideDefault: true, arg: "N", group: groupNamed,
+			name: "min-elastic-nodes", kind: kindInt, def: "-1", hideDefault: true, arg: "N", group: groupNamed,
 			help: "With --elastic_training: the least number of hosts. Default: 1.",
 		},
 		{
-			long: "max-elastic-nodes", kind: kindInt, def: "-1", hideDefault: true, arg: "N", group: groupNamed,
+			name: "max-elastic-nodes", kind: kindInt, def: "-1", hideDefault: true, arg: "N", group: groupNamed,
 			help: "With --elastic_training: the largest number of hosts. Default: all.",
 		},
 		{
-			long: "master-port", kind: kindInt, def: "29500", arg: "PORT", group: groupRdzv,
+			name: "master-port", kind: kindInt, def: "29500", arg: "PORT", group: groupRdzv,
 			help: "Port of the workers' store on the first host.",
 		},
 		{
-			long: "master-addr", arg: "HOST", group: groupRdzv,
+			name: "master-addr", arg: "HOST", group: groupRdzv,
 			help: "Address of the first host, by which the others reach it. Default: the one by which they do; 127.0.0.1 on one node.",
 		},
-		{long: "force-multi", kind: kindFlag, group: groupReach, help: "Reach the host by ssh even where there is only one."},
+		{name: "force-multi", kind: kindFlag, group: groupReach, help: "Reach the host by ssh even where there is only one."},
 		{
-			long: "no-ssh", kind: kindFlag, group: groupReach,
+			name: "no-ssh", kind: kindFlag, group: groupReach,
 			help: "Start the workers of this node only: deepspeed is started on each host, with --node_rank and --master_addr.",
 		},
 		{
-			long: "node-rank", kind: kindInt, def: "-1", hideDefault: true, arg: "N", group: groupReach,
+			name: "node-rank", kind: kindInt, def: "-1", hideDefault: true, arg: "N", group: groupReach,
 			moot: "deepspeed, too, reads it with --no_ssh only", help: "With --no_ssh: which host of the hostfile this is, from 0.",
 		},
-		{long: "no-ssh-check", kind: kindFlag, group: groupReach, help: "Do not try ssh first. No effect: muster has no separate try."},
+		{name: "no-ssh-check", kind: kindFlag, group: groupReach, help: "Do not try ssh first. No effect: muster has no separate try."},
 		{
-			long: "ssh-port", kind: kindInt, noDefault: true, arg: "PORT", group: groupReach,
+			name: "ssh-port", kind: kindInt, noDefault: true, arg: "PORT", group: groupReach,
 			help: "Port of sshd on the hosts. Default: what ssh's configuration says, else 22.",
 		},
 		{
-			long: "launcher", def: "pdsh", suggested: []string{"pdsh", "openmpi", "mpich", "impi", "mvapich", "slurm"}, arg: "NAME",
+			name: "launcher", def: "pdsh", suggested: []string{"pdsh", "openmpi", "mpich", "impi", "mvapich", "slurm"}, arg: "NAME",
 			group: groupReach,
 			help:  "pdsh, openmpi, mpich, impi, mvapich or slurm. muster starts the workers itself, by ssh; they get the variables that the named one gives.",
 		},
 		{
-			long: "launcher-args", arg: "TEXT", group: groupReach,
+			name: "launcher-args", arg: "TEXT", group: groupReach,
 			help: "Arguments for the launcher: -l, -f and -t of pdsh have a meaning here.",
 		},
-		{long: "module", kind: kindFlag, group: groupCommand, help: "The script is the name of a Python module, as in python -m."},
-		{long: "no-python", kind: kindFlag, group: groupCommand, help: "The script is a program of its own and is run without Python."},
-		{long: "no-local-rank", kind: kindFlag, group: groupCommand, help: "Do not put --local_rank=N in front of the script's arguments."},
+		{name: "module", kind: kindFlag, group: groupCommand, help: "The script is the name of a Python module, as in python -m."},
+		{name: "no-python", kind: kindFlag, group: groupCommand, help: "The script is a program of its own and is run without Python."},
+		{name: "no-local-rank", kind: kindFlag, group: groupCommand, help: "Do not put --local_rank=N in front of the script's arguments."},
 		{
-			long: "venv-script", noDefault: true, arg: "FILE", group: groupCommand,
+			name: "venv-script", noDefault: true, arg: "FILE", group: groupCommand,
 			help: "bin/activate of a virtual environment on the hosts, whose Python is taken.",
 		},
 		{
-			long: "bind-cores-to-rank", kind: kindFlag, group: groupCommand,
+			name: "bind-cores-to-rank", kind: kindFlag, group: groupCommand,
 			help: "Give each worker of a node an equal share of its cores, and tell it in OMP_NUM_THREADS how many.",
 		},
 		{
-			long: "bind-core-list", noDefault: true, arg: "LIST", group: groupCommand,
+			name: "bind-core-list", noDefault: true, arg: "LIST", group: groupCommand,
 			help: "With --bind_cores_to_rank: the CPUs to share out, as in 0,4-7. Default: one of each core.",
 		},
 		{
-			long: "autotuning", noDefault: true, choices: []string{"tune", "run"}, arg: "tune|run", group: groupCommand,
+			name: "autotuning", noDefault: true, choices: []string{"tune", "run"}, arg: "tune|run", group: groupCommand,
 			help: "Look for the best DeepSpeed configuration. Not supported.",
 		},
 		{
-			long: "enable-each-rank-log", def: "None", hideDefault: true, arg: "DIR", group: groupLogs,
+			name: "enable-each-rank-log", def: "None", hideDefault: true, arg: "DIR", group: groupLogs,
 			help: "Write the output of each worker to DIR/<time>_rank<N>.log, and nothing of it to the console.",
 		},
 		{
-			long: "save-pid", kind: kindFlag, group: groupOther,
+			name: "save-pid", kind: kindFlag, group: groupOther,
 			help: "Write muster's process id to /tmp/<process id>.deepspeed while the job runs.",
 		},
 		{
-			long: "log-level", def: "info", choices: []string{"debug", "info", "warning", "error", "critical"}, arg: "LEVEL",
+			name: "log-level", def: "info", choices: []string{"debug", "info", "warning", "error", "critical"}, arg: "LEVEL",
 			group: groupOther,
 			help:  "What muster says on standard error.",
 		},
-		{long: "quiet", short: "q", kind: kindFlag, group: groupOther, help: "--log_level error."},
-		{long: "help", short: "h", kind: kindHelp, noDefault: true, group: groupOther, help: "Print this text and exit."},
+		{name: "quiet", short: "q", kind: kindFlag, group: groupOther, help: "--log_level error."},
+		{name: "help", short: "h", kind: kindHelp, noDefault: true, group: groupOther, help: "Print this text and exit."},
 	}
 }

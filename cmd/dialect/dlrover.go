@@ -2,7 +2,6 @@ package dialect
 
 import (
 	"fmt"
-	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -61,7 +60,7 @@ func (t *torchrunJob) dlroverAccelerator(machine Machine) {
 	}
 	if found != dlroverDevices[v.text] {
 		t.warn("%s has no effect: no such accelerator is found here, and workers take what there is",
-			given{text: v.text, source: v.source}.written("accelerator"))
+			value{text: v.text, source: v.source}.writtenAs("accelerator"))
 	}
 }
 
@@ -69,14 +68,14 @@ func (t *torchrunJob) dlroverAccelerator(machine Machine) {
 // on with fewer nodes needs no replacement.
 func (t *torchrunJob) dlroverReplaces() {
 	t.job.Restart.RankLimit = dlroverReplacements
-	t.habits["restart-limit"] = given{text: strconv.Itoa(dlroverReplacements) + perRank}
+	t.habits.RestartLimit.say(strconv.Itoa(dlroverReplacements)+perRank, job.Source{})
 }
 
 // fill gives a flag that is not given otherwise the value of the first of the variables that is set.
 func (t *torchrunJob) fill(flag string, variables ...string) {
 	for i := range t.parser.options {
 		o := &t.parser.options[i]
-		if o.long != flag || t.in.values[o.dest()].explicit() {
+		if o.name != flag || t.in.values[o.dest()].explicit() {
 			continue
 		}
 		for _, name := range variables {
@@ -197,7 +196,7 @@ func (t *torchrunJob) hostPorts() {
 
 // ownAddress are the variables that hold this node's address, unless its interface was named.
 func (t *torchrunJob) ownAddress() []string {
-	if _, named := t.own.words["iface"]; named || t.env[variable(ownPrefix, "iface")] != "" {
+	if t.own.given().Iface.given || t.env[variable(ownPrefix, "iface")] != "" {
 		return nil
 	}
 	return []string{"POD_IP", "NODE_IP"}
@@ -206,41 +205,38 @@ func (t *torchrunJob) ownAddress() []string {
 // dlroverChecks makes words of muster's own settings of the flags that both have, and of what implies them.
 func (t *torchrunJob) dlroverChecks() {
 	v := t.in.values
-	words := maps.Clone(t.own.words)
-	if words == nil {
-		words = map[string]given{}
-	}
+	words := new(*t.own.given())
 	for i := range t.parser.options {
 		o := &t.parser.options[i]
 		word := v[o.dest()]
 		if !o.own || !word.explicit() {
 			continue
 		}
-		if _, front := words[o.long]; !front {
-			words[o.long] = given{text: word.shown(o.kind), source: word.source, theirs: true}
+		if own := settingNamed(o.name).of(words); !own.given {
+			own.say(word.shown(o.kind), word.source)
+			own.theirs = true
 		} else if word.source.Kind == job.FromFlag {
-			t.wrong.add(fmt.Errorf("cannot use --%s in front of %s and behind it: give it once", o.long, dlroverRun))
+			t.wrong.add(fmt.Errorf("cannot use --%s in front of %s and behind it: give it once", o.name, dlroverRun))
 		}
 	}
-	imply := func(flag string, by value) {
-		if !switched(words[flag]) {
-			words[flag] = given{text: "true", source: by.source}
+	imply := func(word *value, by value) {
+		if !word.switched() {
+			word.say("true", by.source)
 		}
 	}
 	level := v["precheck"]
 	if level.n >= 1 {
-		imply("network-check", level)
+		imply(&words.NetworkCheck, level)
 	}
 	if level.n >= 2 {
-		imply("comm-perf-test", level)
+		imply(&words.CommPerfTest, level)
 	}
 	if nodes, err := parseNodes(v["nnodes"].text); v["auto_config"].on && err == nil && nodes.Min >= autoCheckNodes {
-		imply("network-check", v["auto_config"])
+		imply(&words.NetworkCheck, v["auto_config"])
 	}
 	const timeout = "NETWORK_CHECK_TIMEOUT"
-	_, typed := words["network-check-timeout"]
-	if text := t.env[timeout]; text != "" && !typed && t.env[ownPrefix+timeout] == "" {
-		words["network-check-timeout"] = given{text: text, source: job.Source{Kind: job.FromVariable, Name: timeout}}
+	if text := t.env[timeout]; text != "" && !words.NetworkCheckTimeout.given && t.env[ownPrefix+timeout] == "" {
+		words.NetworkCheckTimeout.say(text, job.Source{Kind: job.FromVariable, Name: timeout})
 	}
 	t.own = Own{words}
 }
@@ -254,7 +250,7 @@ func (t *torchrunJob) dlroverBinding() {
 	policy, affinity := v["membind_policy"], v["numa_affinity"]
 	if !affinity.on {
 		if policy.explicit() {
-			t.warn("%s has no effect without --numa-affinity", t.given("membind-policy").written("membind-policy"))
+			t.warn("%s has no effect without --numa-affinity", t.given("membind-policy").writtenAs("membind-policy"))
 		}
 		return
 	}
@@ -267,7 +263,7 @@ func (t *torchrunJob) dlroverBinding() {
 	}
 	v["numa_binding"] = value{text: "node", source: affinity.source}
 	t.job.Bind.Fallback = true // as DLRover, which starts such workers unbound
-	t.habits["numa-fallback"] = given{text: "true", source: affinity.source}
+	t.habits.NUMAFallback.say("true", affinity.source)
 }
 
 // dlroverLogLevel lets DLROVER_LOG_LEVEL stand for LOGLEVEL.

@@ -21,7 +21,7 @@ var dlroverOwn = []string{
 func dlroverOptions() []option {
 	options := torchrunOptions()
 	for i := range options {
-		switch o := &options[i]; o.long {
+		switch o := &options[i]; o.name {
 		case "node-rank":
 			o.help = "Rank of this node with --rdzv-backend static, from 0. Default: NODE_RANK, WORKER_RANK or RANK. Otherwise the node has it unless others have or ask for it, or fewer nodes are there, and says so."
 			o.hideDefault = true
@@ -48,42 +48,42 @@ func dlroverOptions() []option {
 	other := slices.IndexFunc(options, func(o option) bool { return o.group == groupOther })
 	return slices.Concat(options[:other], []option{
 		{
-			long: "auto-config", kind: kindFlag, variables: true, group: groupNodes,
+			name: "auto-config", kind: kindFlag, variables: true, group: groupNodes,
 			help: "As many nodes as NODE_NUM (or WORKER_NUM, WORLD_SIZE) says, --nproc-per-node auto, and from 4 nodes on --network-check. What is given by flags stays.",
 		},
 		{
-			long: "accelerator", def: "nvidia.com/gpu",
+			name: "accelerator", def: "nvidia.com/gpu",
 			choices:   []string{"nvidia.com/gpu", "ascend-npu", "mthreads.com/gpu", "metax-tech.com/gpu"},
 			variables: true, foreign: true, arg: "NAME", group: groupNodes,
 			help: "The kind of accelerator. muster sees for itself which it is, as DLRover does, and only checks the name.",
 		},
 		{
-			long: "precheck", kind: kindInt, def: "0", choices: []string{"0", "1", "2"}, variables: true, arg: "LEVEL", group: groupCheck,
+			name: "precheck", kind: kindInt, def: "0", choices: []string{"0", "1", "2"}, variables: true, arg: "LEVEL", group: groupCheck,
 			help: "1 is --network-check, 2 is --network-check --comm-perf-test, 0 adds nothing.",
 		},
 	}, dlroverOwnOptions(), []option{
 		{
-			long: "numa-affinity", kind: kindFlag, variables: true, group: groupCommand,
+			name: "numa-affinity", kind: kindFlag, variables: true, group: groupCommand,
 			help: "Bind each worker to the CPUs of its accelerator's NUMA node: --numa-binding node, but unbound where that cannot be done.",
 		},
 		{
-			long: "membind-policy", def: "preferred", variables: true, arg: "bind|preferred|none", group: groupCommand,
+			name: "membind-policy", def: "preferred", variables: true, arg: "bind|preferred|none", group: groupCommand,
 			help: "With --numa-affinity: memory comes from the same NUMA node while there is some, whatever is given here. bind is not stronger.",
 		},
 		{
-			long: "training-port", kind: kindInt, def: "60000", variables: true, arg: "PORT", group: groupCommand,
+			name: "training-port", kind: kindInt, def: "60000", variables: true, arg: "PORT", group: groupCommand,
 			help: "First port of Ascend's HCCL: HCCL_IF_BASE_PORT of the workers, if it is not set.",
 		},
 		{
-			long: "save-at-breakpoint", kind: kindFlag, variables: true, group: groupExits,
+			name: "save-at-breakpoint", kind: kindFlag, variables: true, group: groupExits,
 			help: "Write the checkpoint in memory to disk when workers fail. muster does that in any case.",
 		},
 		{
-			long: "auto-tunning", kind: kindFlag, variables: true, group: groupOther,
+			name: "auto-tunning", kind: kindFlag, variables: true, group: groupOther,
 			help: "Tune data loaders and optimizers. No effect: there is no master that does it.",
 		},
 		{
-			long: "ucp-device-type", def: "cpu", variables: true, arg: "DEVICE", group: groupOther,
+			name: "ucp-device-type", def: "cpu", variables: true, arg: "DEVICE", group: groupOther,
 			help: "Where DeepSpeed's universal checkpoints are converted. No effect: muster converts none.",
 		},
 	}, options[other:])
@@ -93,14 +93,14 @@ func dlroverOptions() []option {
 func dlroverOwnOptions() []option {
 	var options []option
 	for _, s := range settings() {
-		if !slices.Contains(dlroverOwn, s.flag) {
+		if !slices.Contains(dlroverOwn, s.name) {
 			continue
 		}
-		o := option{long: s.flag, def: s.def, variables: true, own: true, arg: s.arg, help: s.help, group: s.group}
+		o := option{name: s.name, def: s.def, variables: true, own: true, arg: s.arg, help: s.help, group: s.group}
 		switch {
-		case s.pairs:
+		case s.kind == kindPairs:
 			o.kind = kindPairs
-		case s.form == formSwitch:
+		case s.kind == kindFlag:
 			o.kind, o.def = kindFlag, ""
 		}
 		options = append(options, o)

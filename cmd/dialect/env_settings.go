@@ -16,26 +16,26 @@ const groupEnv = "Environment and Python of the workers"
 const several = "\x00"
 
 // envSettings are read by settleEnv, because some need files and the environment.
-func envSettings() []setting {
+func envSettings(w *ownWords) []option {
 	later := func(*Request, string) error { return nil }
-	return []setting{
+	return []option{
 		{
-			flag: "env", arg: "NAME[=VALUE]", separator: several, group: groupEnv, anywhere: true, use: always,
+			name: "env", word: &w.Env, arg: "NAME[=VALUE]", separator: several, group: groupEnv, anywhere: true, use: always,
 			help: "Set a variable for all workers on all nodes, byte for byte; without a value the one that muster has. May be given again; in a variable, one on each line.",
 			set:  later,
 		},
 		{
-			flag: "env-file", arg: "FILE", separator: several, group: groupEnv, anywhere: true, use: always,
+			name: "env-file", word: &w.EnvFile, arg: "FILE", separator: several, group: groupEnv, anywhere: true, use: always,
 			help: "Set the variables of FILE, NAME=VALUE on each line, with quotes as in dotenv files. May be given again; --env wins.",
 			set:  later,
 		},
 		{
-			flag: "env-expand", form: formSwitch, def: "false", group: groupEnv, anywhere: true, use: use{setsEnv},
+			name: "env-expand", word: &w.EnvExpand, kind: kindFlag, def: "false", group: groupEnv, anywhere: true, use: use{setsEnv},
 			help: "Replace $NAME and ${NAME} in values of --env and --env-file on each node; $$ is a dollar sign, and what stands in single quotes in a file stays.",
 			set:  checkSwitch,
 		},
 		{
-			flag: "env-unset", form: formList, separator: ",", arg: "NAMES", group: groupEnv, anywhere: true, use: always,
+			name: "env-unset", word: &w.EnvUnset, kind: kindList, separator: ",", arg: "NAMES", group: groupEnv, anywhere: true, use: always,
 			help: "Variables that workers do not get from anywhere, with commas between; * stands for any letters.",
 			set: func(r *Request, text string) error {
 				var err error
@@ -47,7 +47,7 @@ func envSettings() []setting {
 			},
 		},
 		{
-			flag: "env-profile", arg: strings.Join(job.EnvProfiles(), "|"), group: groupEnv, anywhere: true, use: use{byAgents},
+			name: "env-profile", word: &w.EnvProfile, arg: strings.Join(job.EnvProfiles(), "|"), group: groupEnv, anywhere: true, use: use{byAgents},
 			help: "Tell workers of each other in the variables of another framework, too: PADDLE_TRAINER_ID, PADDLE_TRAINER_ENDPOINTS and others (paddle), JAX_COORDINATOR_ADDRESS and what jax.distributed.initialize() looks for (jax), TF_CONFIG (tensorflow). The nodes agree on the ports when a round starts.",
 			set: func(r *Request, text string) error {
 				r.Job.Env.Profile = job.EnvProfile(text)
@@ -55,7 +55,7 @@ func envSettings() []setting {
 			},
 		},
 		{
-			flag: "env-mode", arg: "launcher|inherit|clean", def: string(job.EnvLauncher), group: groupEnv, anywhere: true,
+			name: "env-mode", word: &w.EnvMode, arg: "launcher|inherit|clean", def: string(job.EnvLauncher), group: groupEnv, anywhere: true,
 			use:  use{travels},
 			help: "What workers on other machines inherit: the machine's environment and over it muster's own, less what belongs to this machine (launcher); the machine's alone (inherit); or no more than HOME, LANG, LOGNAME, PATH, SHELL, TERM, TZ and USER, here too (clean).",
 			set: func(r *Request, text string) error {
@@ -64,7 +64,7 @@ func envSettings() []setting {
 			},
 		},
 		{
-			flag: "env-pass", form: formList, separator: ",", arg: "NAMES", group: groupEnv, anywhere: true, use: use{travels},
+			name: "env-pass", word: &w.EnvPass, kind: kindList, separator: ",", arg: "NAMES", group: groupEnv, anywhere: true, use: use{travels},
 			help: "Variables of muster's own environment that workers get in every --env-mode, as in 'NCCL_*,MY_*'.",
 			set: func(r *Request, text string) (err error) {
 				r.Job.Env.Pass, err = patterns(text)
@@ -72,7 +72,7 @@ func envSettings() []setting {
 			},
 		},
 		{
-			flag: "env-deny", form: formList, separator: ",", arg: "NAMES", group: groupEnv, anywhere: true, use: use{onHosts},
+			name: "env-deny", word: &w.EnvDeny, kind: kindList, separator: ",", arg: "NAMES", group: groupEnv, anywhere: true, use: use{onHosts},
 			help: "Variables of muster's own environment that do not go to other machines, beside those that describe this one.",
 			set: func(r *Request, text string) (err error) {
 				r.Job.Env.Deny, err = patterns(text)
@@ -80,22 +80,22 @@ func envSettings() []setting {
 			},
 		},
 		{
-			flag: "python", arg: "PATH", group: groupEnv, anywhere: true, use: use{strongest("python", "venv", "conda")},
+			name: "python", word: &w.Python, arg: "PATH", group: groupEnv, anywhere: true, use: use{strongest("--venv or --conda", &w.Python, &w.Venv, &w.Conda)},
 			help: "Interpreter that runs the script, or stands for python where the command begins with that.",
 			set:  later,
 		},
 		{
-			flag: "venv", arg: "DIR|auto", group: groupEnv, anywhere: true, use: use{strongest("venv", "python", "conda")},
+			name: "venv", word: &w.Venv, arg: "DIR|auto", group: groupEnv, anywhere: true, use: use{strongest("--python or --conda", &w.Venv, &w.Python, &w.Conda)},
 			help: "Virtual environment of the workers; no start-up file of a shell is read. auto: .venv, venv or env in the working directory, or the one that is active.",
 			set:  later,
 		},
 		{
-			flag: "conda", arg: "NAME|DIR", group: groupEnv, anywhere: true, use: use{strongest("conda", "python", "venv")},
+			name: "conda", word: &w.Conda, arg: "NAME|DIR", group: groupEnv, anywhere: true, use: use{strongest("--python or --venv", &w.Conda, &w.Python, &w.Venv)},
 			help: "Conda environment of the workers. Its variables are set; scripts in its activate.d are not run.",
 			set:  later,
 		},
 		{
-			flag: "debug-mode", arg: "[=COMMAND]", form: formOptional, group: groupEnv, anywhere: true, use: always,
+			name: "debug-mode", word: &w.DebugMode, arg: "[=COMMAND]", kind: kindOptional, group: groupEnv, anywhere: true, use: always,
 			help: "Prepare everything as for the job, and let COMMAND, or sleep, run in the workers' place. Each worker's environment lies beside its logs; muster exec --rank N -- COMMAND enters one.",
 			set: func(r *Request, text string) error {
 				on, err := parseSwitch(text)
@@ -123,25 +123,10 @@ func patterns(text string) ([]string, error) {
 	return list, job.CheckPatterns(list)
 }
 
-// pieces are the words of a setting that counts each of them, weakest first.
-func pieces(words map[string]given, flag string) []given {
-	word, ok := words[flag]
-	if !ok {
-		return nil
-	}
-	list := pieces(words, below(flag))
-	for text := range strings.SplitSeq(word.text, several) {
-		if text != "" {
-			list = append(list, given{text: text, source: word.source})
-		}
-	}
-	return list
-}
-
 // settleEnv reads what the settings say of the workers' variables and their Python.
-func settleEnv(r *Request, inv Invocation, words map[string]given, wrong *problems) {
-	expand := switched(words["env-expand"])
-	for _, word := range pieces(words, "env-file") {
+func settleEnv(r *Request, inv Invocation, words *ownWords, wrong *problems) {
+	expand := words.EnvExpand.switched()
+	for _, word := range words.EnvFile.pieces() {
 		list, err := readEnvFile(word.text, inv.ReadFile, expand)
 		if err != nil {
 			wrong.add(err)
@@ -155,7 +140,7 @@ func settleEnv(r *Request, inv Invocation, words map[string]given, wrong *proble
 		r.Job.Env.Set = append(r.Job.Env.Set, list...)
 	}
 	env := newEnviron(inv.Environ)
-	for _, word := range pieces(words, "env") {
+	for _, word := range words.Env.pieces() {
 		name, value, given := strings.Cut(word.text, "=")
 		v := job.Var{Name: name, Value: value, Source: word.source, Expand: expand && given}
 		shown := word.source.String() + " " + name
@@ -175,7 +160,7 @@ func settleEnv(r *Request, inv Invocation, words map[string]given, wrong *proble
 		}
 		r.Job.Env.Set = append(r.Job.Env.Set, v)
 	}
-	if word, ok := words["env-expand"]; ok && expand && word.source.Kind == job.FromFlag && len(r.Job.Env.Set) == 0 {
+	if word := words.EnvExpand; expand && word.source.Kind == job.FromFlag && len(r.Job.Env.Set) == 0 {
 		wrong.add(errors.New("cannot use --env-expand without --env or --env-file: there is nothing to expand"))
 	}
 	settlePython(r, words, wrong)
@@ -205,25 +190,23 @@ func readEnvFile(file string, readFile func(string) ([]byte, error), expand bool
 }
 
 // settlePython takes of --python, --venv and --conda the one that was given in the strongest place.
-func settlePython(r *Request, words map[string]given, wrong *problems) {
-	chosen := ""
-	for _, flag := range []string{"python", "venv", "conda"} {
-		word, ok := words[flag]
-		switch {
-		case !ok:
-		case chosen == "" || word.source.Kind > words[chosen].source.Kind:
-			chosen = flag
-		case word.source.Kind == words[chosen].source.Kind:
-			wrong.add(fmt.Errorf("cannot use %s and %s together: choose one Python", words[chosen].written(chosen), word.written(flag)))
+func settlePython(r *Request, words *ownWords, wrong *problems) {
+	rules, chosen := &r.Job.Python, value{}
+	var to *string
+	for _, way := range []struct {
+		word value
+		to   *string
+	}{{words.Python, &rules.Path}, {words.Venv, &rules.Venv}, {words.Conda, &rules.Conda}} {
+		switch word := way.word; {
+		case !word.given:
+		case !chosen.given || word.source.Kind > chosen.source.Kind:
+			chosen, to = word, way.to
+		case word.source.Kind == chosen.source.Kind:
+			wrong.add(fmt.Errorf("cannot use %s and %s together: choose one Python", chosen.written(), word.written()))
 			return
 		}
 	}
-	switch chosen {
-	case "python":
-		r.Job.Python.Path = words[chosen].text
-	case "venv":
-		r.Job.Python.Venv = words[chosen].text
-	case "conda":
-		r.Job.Python.Conda = words[chosen].text
+	if to != nil {
+		*to = chosen.text
 	}
 }

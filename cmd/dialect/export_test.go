@@ -22,7 +22,7 @@ func TorchrunOptions() []Option {
 		o := &p.options[i]
 		out[i] = Option{Dest: o.dest(), Spellings: o.spellings(), TakesWord: o.kind.takesWord()}
 		if o.variables {
-			out[i].Variable = variable(petPrefix, o.long)
+			out[i].Variable = variable(petPrefix, o.name)
 		}
 	}
 	return out
@@ -33,7 +33,7 @@ func DLRoverOptions() (options []Option, own, foreign map[string]bool) {
 	own, foreign = map[string]bool{}, map[string]bool{}
 	for _, o := range dlroverOptions() {
 		options = append(options, Option{Dest: o.dest(), Spellings: o.spellings(), TakesWord: o.kind.takesWord()})
-		own[o.long], foreign[o.long] = o.own, o.foreign
+		own[o.name], foreign[o.name] = o.own, o.foreign
 	}
 	return options, own, foreign
 }
@@ -42,7 +42,7 @@ func DLRoverOptions() (options []Option, own, foreign map[string]bool) {
 func SettingFlags() map[string]bool {
 	flags := map[string]bool{}
 	for _, s := range settings() {
-		flags[s.flag] = s.anywhere
+		flags[s.name] = s.anywhere
 	}
 	return flags
 }
@@ -165,14 +165,14 @@ func DialectOptions() map[string][]DialectOption {
 				continue
 			}
 			d := DialectOption{
-				Flag: o.long, Moot: o.moot != "", Spelling: "--" + o.long,
+				Flag: o.name, Moot: o.moot != "", Spelling: "--" + o.name,
 				Words: map[kind]int{kindFlag: 0, kindTwo: 2}[o.kind], Number: o.kind == kindInt || o.kind == kindFloat, Default: o.def,
 			}
 			if o.kind != kindFlag && o.kind != kindTwo {
 				d.Words = 1
 			}
 			for _, prefix := range p.prefixesOf(o) {
-				d.Variables = append(d.Variables, variable(prefix, o.long))
+				d.Variables = append(d.Variables, variable(prefix, o.name))
 			}
 			for _, c := range o.choices {
 				if c != o.def {
@@ -214,10 +214,10 @@ type SettingRow struct {
 // SettingRows are all of them, in the order of the help text.
 func SettingRows() []SettingRow {
 	var rows []SettingRow
-	for _, s := range allSettings() {
+	for _, s := range settings() {
 		rows = append(rows, SettingRow{
-			s.flag, s.arg, s.def, s.form == formSwitch,
-			map[form]string{formTime: "time", formNumber: "number", formFraction: "fraction"}[s.form],
+			s.name, s.arg, s.def, s.kind == kindFlag,
+			map[kind]string{kindTime: "time", kindInt: "number", kindFloat: "fraction"}[s.kind],
 		})
 	}
 	return rows
@@ -232,10 +232,13 @@ func InFront(name string) []string {
 	}[name]
 	var flags []string
 	for _, s := range p.inFront() {
-		flags = append(flags, s.flag)
+		flags = append(flags, s.name)
 	}
 	return flags
 }
 
 // Undeclared is the error for a row of settings that does not say in which jobs it is read.
-func Undeclared() error { return declared([]setting{{flag: "new"}}) }
+func Undeclared() error {
+	w := new(ownWords)
+	return declared([]option{{name: "new", word: &w.NNodes}}, w)
+}

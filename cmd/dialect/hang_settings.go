@@ -15,24 +15,24 @@ var (
 	// restartsHung is met where workers that hang can be started again.
 	restartsHung = condition{
 		"while --max-restarts is 0: nothing would be restarted", "give --max-restarts N, or --on-hang dump or fail",
-		func(r *Request, _ map[string]given) bool {
+		func(r *Request, _ *ownWords) bool {
 			return r.Job.Hang.Action != job.HangRestart && !r.Job.Hang.Exclude || r.Job.Restart.MaxRestarts > 0
 		},
 	}
 	// excludesHung is met where there may be a node that the others can do without.
 	excludesHung = condition{
 		"with exclude on one node", "leave exclude out: one node has no others that go on without it",
-		func(r *Request, words map[string]given) bool {
+		func(r *Request, words *ownWords) bool {
 			return !r.Job.Hang.Exclude || severalNodes.met(r, words)
 		},
 	}
 )
 
 // hangSettings say what becomes of a job whose workers show no sign of life.
-func hangSettings() []setting {
-	return []setting{
+func hangSettings(w *ownWords) []option {
+	return []option{
 		{
-			flag: "hang-timeout", form: formTime, arg: "TIME|auto", def: "0s", group: groupExits, anywhere: true,
+			name: "hang-timeout", word: &w.HangTimeout, kind: kindTime, arg: "TIME|auto", def: "0s", group: groupExits, anywhere: true,
 			use:  use{byAgents},
 			help: "The workers hang when none of them, on all nodes, has shown a sign of life for this long: output, CPU time, a checkpoint, or where a program tells of its steps (muster.progress), a step. What they do is then looked at, explained in one sentence and kept in the log directory; --on-hang says what follows. It must be longer than anything that is silent for good reasons. auto: it is learned from the steps that the workers tell; 30 minutes until then, and where they tell none. 0: nobody looks.",
 			set: func(r *Request, text string) error {
@@ -44,7 +44,7 @@ func hangSettings() []setting {
 			},
 		},
 		{
-			flag: "on-hang", form: formList, arg: "dump[,exclude][,restart|,fail]", def: "dump", group: groupExits, anywhere: true,
+			name: "on-hang", word: &w.OnHang, kind: kindList, arg: "dump[,exclude][,restart|,fail]", def: "dump", group: groupExits, anywhere: true,
 			use:  use{watchesHangs, restartsHung, excludesHung},
 			help: "What follows when the workers hang: the evidence is kept (dump, always); the node leaves that holds up all others and in which the cause lies (its workers are stopped by a signal, or wait in the kernel), with status 80, and all workers start again without it (exclude); where there is no such node, or the job cannot do without it, all workers start again, counted as after a failure (restart), or the job fails (fail).",
 			set: func(r *Request, text string) error {
@@ -76,12 +76,12 @@ func hangSettings() []setting {
 			},
 		},
 		{
-			flag: "hang-dir", arg: "DIR", group: groupExits, anywhere: true, use: use{watchesHangs},
+			name: "hang-dir", word: &w.HangDir, arg: "DIR", group: groupExits, anywhere: true, use: use{watchesHangs},
 			help: "Keep the evidence of hangs in this directory, that of the newest five, and not under the log directory.",
 			set:  func(r *Request, text string) error { r.Job.Hang.Dir = text; return notBlank(text, "a directory") },
 		},
 		{
-			flag: "stacks", arg: "auto|on|off", def: "auto", group: groupExits, anywhere: true, use: use{byAgents},
+			name: "stacks", word: &w.Stacks, arg: "auto|on|off", def: "auto", group: groupExits, anywhere: true, use: use{byAgents},
 			help: "Have the workers' Python write the stacks of its threads when muster stacks or muster diagnose asks for them, by a sitecustomize at the end of PYTHONPATH that answers to signal 57. auto: with --hang-timeout. Without it the kernel's evidence is there alone.",
 			set: func(r *Request, text string) error {
 				choices := []string{string(job.StacksAuto), string(job.StacksOn), string(job.StacksOff)}

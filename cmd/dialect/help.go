@@ -138,9 +138,9 @@ func (p *parser) entries() []entry {
 	entries := make([]entry, len(p.options))
 	for i := range p.options {
 		o := &p.options[i]
-		names := strings.Repeat(" ", 4) + "--" + o.long
+		names := strings.Repeat(" ", 4) + "--" + o.name
 		if o.short != "" {
-			names = "-" + o.short + ", --" + o.long
+			names = "-" + o.short + ", --" + o.name
 		}
 		if o.alias != "" {
 			names += ", --" + o.alias
@@ -159,9 +159,9 @@ func (p *parser) entries() []entry {
 			choices = "one of " + strings.Join(o.choices, ", ")
 		}
 		if o.variables {
-			env = variable(p.prefixes[len(p.prefixes)-1], o.long)
+			env = variable(p.prefixes[len(p.prefixes)-1], o.name)
 		} else if o.ownVariable {
-			env = variable(ownPrefix, o.long)
+			env = variable(ownPrefix, o.name)
 		}
 		if o.since != "" {
 			since = "came with PyTorch " + o.since
@@ -187,7 +187,7 @@ func (p *parser) ownHelp() string {
 	var b strings.Builder
 	var flags []string
 	for _, s := range p.inFront() {
-		flags = append(flags, "--"+s.flag)
+		flags = append(flags, "--"+s.name)
 	}
 	for _, line := range wrap(strings.Join(flags, " "), helpWidth-2) {
 		b.WriteString("  " + line + "\n")
@@ -197,12 +197,12 @@ func (p *parser) ownHelp() string {
 }
 
 // usage is the setting's help with its default and its variable.
-func (s *setting) usage() string {
+func (o *option) usage() string {
 	def := ""
-	if s.def != "" && s.form != formSwitch {
-		def = "default: " + s.def
+	if o.def != "" && o.kind != kindFlag {
+		def = "default: " + o.def
 	}
-	return s.help + remarks(def, variable(ownPrefix, s.flag))
+	return o.help + remarks(def, variable(ownPrefix, o.name))
 }
 
 // frequent are the flags that muster run --help shows; --help-all shows the others, too.
@@ -221,7 +221,7 @@ func nativeHelp(all bool) string {
 	list := settings()
 	total := len(list)
 	if !all {
-		list = slices.DeleteFunc(list, func(s setting) bool { return !slices.Contains(frequent, s.flag) })
+		list = slices.DeleteFunc(slices.Clone(list), func(s *option) bool { return !slices.Contains(frequent, s.name) })
 	}
 	writeEntries(&b, nativeEntries(list, all))
 	if !all {
@@ -232,18 +232,18 @@ func nativeHelp(all bool) string {
 }
 
 // nativeEntries are the options of a help text with these settings; all says whether those are all there are.
-func nativeEntries(list []setting, all bool) []entry {
+func nativeEntries(list []*option, all bool) []entry {
 	entries := make([]entry, len(list), len(list)+2)
 	for i := range list {
-		s := &list[i]
-		names := strings.Repeat(" ", 4) + "--" + s.flag
+		s := list[i]
+		names := strings.Repeat(" ", 4) + "--" + s.name
 		if s.short != "" {
-			names = "-" + s.short + ", --" + s.flag
+			names = "-" + s.short + ", --" + s.name
 		}
 		if s.alias != "" {
 			names += ", --" + s.alias
 		}
-		if s.arg != "" && s.form != formOptional {
+		if s.arg != "" && s.kind != kindOptional {
 			names += " "
 		}
 		names += s.arg
@@ -258,7 +258,7 @@ func nativeEntries(list []setting, all bool) []entry {
 
 // OwnFlags returns the flags of muster that may stand in front of a dialect's name, for man pages and completion.
 func OwnFlags() *pflag.FlagSet {
-	return flagSet("muster", slices.DeleteFunc(settings(), func(s setting) bool { return !s.anywhere && !s.lent }))
+	return flagSet("muster", slices.DeleteFunc(slices.Clone(settings()), func(s *option) bool { return !s.anywhere && !s.lent }))
 }
 
 func (p *parser) flagSet() *pflag.FlagSet {
@@ -270,8 +270,8 @@ func (p *parser) flagSet() *pflag.FlagSet {
 			continue // cobra adds its own
 		}
 		f := &pflag.Flag{
-			Name: o.long, Shorthand: o.short, Usage: e.text,
-			Value: &word{arg: o.arg, isSwitch: !o.kind.takesWord(), choices: o.words, spellings: o.spellings()},
+			Name: o.name, Shorthand: o.short, Usage: e.text,
+			Value: &flagWord{arg: o.arg, isSwitch: !o.kind.takesWord(), choices: o.words, spellings: o.spellings()},
 		}
 		if !o.kind.takesWord() {
 			f.NoOptDefVal = "true"

@@ -55,7 +55,7 @@ type horovodJob struct {
 	req   Request
 	job   *job.Job         // of req
 	ask   *HorovodRequest  // of req
-	tuned map[string]given // words of the config file, by flag
+	tuned map[string]value // words of the config file, by flag
 	wrong problems
 	few   bool // an elastic job has one host and no other ever
 }
@@ -68,7 +68,7 @@ func Horovodrun(inv Invocation) (Request, error) {
 	if err != nil {
 		return Request{JSON: inv.Own.json(env)}, hostsAsCommand(err, inv.Args)
 	}
-	h := &horovodJob{env: env, inv: inv, in: in, tuned: map[string]given{}}
+	h := &horovodJob{env: env, inv: inv, in: in, tuned: map[string]value{}}
 	h.req.Job = job.Job{
 		Dialect: horovodRun, Restart: defaultRestart(), Stop: job.StopRules{Grace: horovodGrace},
 		Warm:    job.WarmRules{Wait: defaultWarmWait},
@@ -95,18 +95,18 @@ func Horovodrun(inv Invocation) (Request, error) {
 		if o.kind == kindHelp {
 			continue
 		}
-		shown := Setting{Flag: o.long, Value: v.shown(o.kind), Source: v.source}
-		if word, ok := h.tuned[o.long]; ok && !v.explicit() {
+		shown := Setting{Flag: o.name, Value: v.shown(o.kind), Source: v.source}
+		if word, ok := h.tuned[o.name]; ok && !v.explicit() {
 			shown.Value, shown.Source = word.text, word.source
 		}
 		h.req.Settings = append(h.req.Settings, shown)
 	}
-	habits := map[string]given{
-		"grace":     {text: horovodGrace.String()},
-		"log-level": {text: h.req.LogLevel, source: in.values["verbose"].source},
-	}
+	habits := newOwnWords()
+	habits.Grace.say(horovodGrace.String(), job.Source{})
+	habits.LogLevel.say(h.req.LogLevel, in.values["verbose"].source)
 	if h.ask.Elastic { // the workers of a host, as Horovod has it
-		h.job.Restart.Scope, habits["restart-scope"] = job.ScopeNode, given{text: string(job.ScopeNode)}
+		h.job.Restart.Scope = job.ScopeNode
+		habits.RestartScope.say(string(job.ScopeNode), job.Source{})
 	}
 	words := inv.Own.apply(&h.req, inv, env, p, habits, &h.wrong)
 	h.fixedRules()
@@ -156,7 +156,7 @@ func hostsAsCommand(err error, args []string) error {
 func (h *horovodJob) refuse(flag string, err error) {
 	if err != nil {
 		v := h.in.values[strings.ReplaceAll(flag, "-", "_")]
-		h.wrong.add(fmt.Errorf("cannot use %s: %w", given{text: v.text, source: v.source}.written(flag), err))
+		h.wrong.add(fmt.Errorf("cannot use %s: %w", value{text: v.text, source: v.source}.writtenAs(flag), err))
 	}
 }
 
@@ -279,7 +279,7 @@ func (h *horovodJob) given() ([]horovod.Host, string) {
 	}
 	found, warnings, err := discovery.ParseHostfile(file.text, content)
 	if err != nil {
-		h.wrong.addEach(given{source: file.source}, err)
+		h.wrong.addEach(file.source, err)
 	}
 	h.job.Warnings = append(h.job.Warnings, warnings...)
 	return found, file.text

@@ -35,7 +35,7 @@ func (h *horovodJob) config() {
 		switch strings.ToLower(node.Value) {
 		case "gloo", "":
 		case "mpi":
-			h.tuned["mpi"] = given{text: node.Value, source: source(&node)}
+			h.tuned["mpi"] = value{text: node.Value, source: source(&node)}
 		default:
 			h.wrong.add(fmt.Errorf("cannot use %s:%d: there is no controller %q: choose gloo", file.text, node.Line, node.Value))
 		}
@@ -62,7 +62,7 @@ func (h *horovodJob) config() {
 		if !ok && e.section == "stall_check" && e.key == "enabled" && len(values) > 0 {
 			// Horovod takes a section that does not say it for one that says yes.
 			section := sections[e.section]
-			h.tuned[e.flag] = given{text: "false", source: source(&section)}
+			h.tuned[e.flag] = value{text: "false", source: source(&section)}
 		}
 		if !ok || node.Tag == "!!null" {
 			continue
@@ -72,7 +72,7 @@ func (h *horovodJob) config() {
 			h.wrong.add(fmt.Errorf("cannot use %s:%d: %s: %w", file.text, node.Line, e.key, err))
 			continue
 		}
-		h.tuned[e.flag] = given{text: text, source: source(&node)}
+		h.tuned[e.flag] = value{text: text, source: source(&node)}
 	}
 }
 
@@ -109,7 +109,7 @@ func (e *envFlag) fromYAML(node *yaml.Node) (string, error) {
 }
 
 // word returns what was given for a tuning flag on the command line or in the config file; false for nothing.
-func (h *horovodJob) word(e *envFlag) (given, bool) {
+func (h *horovodJob) word(e *envFlag) (value, bool) {
 	old := map[string]string{"log-without-timestamp": "log-hide-timestamp", "log-with-timestamp": "no-log-hide-timestamp"}
 	for _, name := range []string{e.flag, old[e.flag]} {
 		if v := h.value(name); name != "" && v.explicit() {
@@ -123,12 +123,12 @@ func (h *horovodJob) word(e *envFlag) (given, bool) {
 				text = strconv.Itoa(v.n)
 			case envText:
 			}
-			return given{text: text, source: v.source}, true
+			return value{text: text, source: v.source}, true
 		}
 	}
 	for _, name := range []string{e.off, old[e.off]} {
 		if v := h.value(name); name != "" && v.explicit() {
-			return given{text: "false", source: v.source}, true
+			return value{text: "false", source: v.source}, true
 		}
 	}
 	word, ok := h.tuned[e.flag]
@@ -161,7 +161,7 @@ func (h *horovodJob) environment() {
 		if !ok {
 			continue
 		}
-		on := switched(word)
+		on := word.switched()
 		switch {
 		case e.flag == autotune:
 			if tuning = on; !on {
@@ -185,16 +185,16 @@ func (h *horovodJob) environment() {
 }
 
 // checked returns the value of a variable, and refuses numbers out of bounds.
-func (h *horovodJob) checked(e *envFlag, word given) (string, bool) {
+func (h *horovodJob) checked(e *envFlag, word value) (string, bool) {
 	refuse := func(why string) (string, bool) {
-		h.wrong.add(fmt.Errorf("cannot use %s: %s", word.written(e.flag), why))
+		h.wrong.add(fmt.Errorf("cannot use %s: %s", word.writtenAs(e.flag), why))
 		return "", false
 	}
 	if e.form == envText {
 		return word.text, true
 	}
 	if e.form == envSwitch {
-		if switched(word) {
+		if word.switched() {
 			return "1", true
 		}
 		return "0", true

@@ -194,75 +194,75 @@ func horovodParser() *parser {
 func horovodOptions() []option {
 	options := []option{
 		{
-			long: "num-proc", extra: []string{"-np"}, kind: kindInt, noDefault: true, arg: "N", group: groupHorovodHosts,
+			name: "num-proc", extra: []string{"-np"}, kind: kindInt, noDefault: true, arg: "N", group: groupHorovodHosts,
 			help: "Number of workers; of an elastic job, slots that there must be before it begins. Needed.",
 		},
 		{
-			long: "hosts", short: "H", noDefault: true, arg: "HOST:SLOTS,...", group: groupHorovodHosts,
+			name: "hosts", short: "H", noDefault: true, arg: "HOST:SLOTS,...", group: groupHorovodHosts,
 			help: "Hosts and how many workers each takes. Default: localhost with all workers.",
 		},
 		{
-			long: "hostfile", extra: []string{"-hostfile"}, noDefault: true, arg: "FILE", group: groupHorovodHosts,
+			name: "hostfile", extra: []string{"-hostfile"}, noDefault: true, arg: "FILE", group: groupHorovodHosts,
 			help: "File of hosts, one a line: HOST slots=N, HOST:N or HOST.",
 		},
 		{
-			long: "ssh-port", short: "p", kind: kindInt, noDefault: true, arg: "N", group: groupHorovodHosts,
+			name: "ssh-port", short: "p", kind: kindInt, noDefault: true, arg: "N", group: groupHorovodHosts,
 			help: "Port of sshd on all hosts.",
 		},
-		{long: "ssh-identity-file", short: "i", noDefault: true, arg: "FILE", group: groupHorovodHosts, help: "Private key for ssh."},
+		{name: "ssh-identity-file", short: "i", noDefault: true, arg: "FILE", group: groupHorovodHosts, help: "Private key for ssh."},
 		{
-			long: "start-timeout", kind: kindInt, def: "30", variables: true, arg: "S", group: groupHorovodHosts,
+			name: "start-timeout", kind: kindInt, def: "30", variables: true, arg: "S", group: groupHorovodHosts,
 			help: "How long hosts that are not up yet are waited for, in seconds.",
 		},
 		{
-			long: "network-interfaces", noDefault: true, union: true, arg: "A,B", group: groupHorovodHosts,
+			name: "network-interfaces", noDefault: true, separator: ",", arg: "A,B", group: groupHorovodHosts,
 			help: "Network interfaces for the workers; the first is gloo's. Default: on each host the one by which the others are reached.",
 		},
-		{long: "network-interface", noDefault: true, union: true, arg: "A", group: groupHorovodHosts, help: "The same, one at a time."},
+		{name: "network-interface", noDefault: true, separator: ",", arg: "A", group: groupHorovodHosts, help: "The same, one at a time."},
 		{
-			long: "disable-cache", kind: kindFlag, group: groupHorovodHosts,
+			name: "disable-cache", kind: kindFlag, group: groupHorovodHosts,
 			help: "No effect: muster keeps no results of checks from one job to the next.",
 		},
 
 		{
-			long: "min-np", extra: []string{"--min-num-proc"}, kind: kindInt, noDefault: true, arg: "N", group: groupElastic,
+			name: "min-np", extra: []string{"--min-num-proc"}, kind: kindInt, noDefault: true, arg: "N", group: groupElastic,
 			help: "Fewest workers: with fewer slots the job waits. Makes the job elastic. Default: -np.",
 		},
 		{
-			long: "max-np", extra: []string{"--max-num-proc"}, kind: kindInt, noDefault: true, arg: "N", group: groupElastic,
+			name: "max-np", extra: []string{"--max-num-proc"}, kind: kindInt, noDefault: true, arg: "N", group: groupElastic,
 			help: "Most workers. Default: as many as there are slots.",
 		},
 		{
-			long: "host-discovery-script", noDefault: true, arg: "COMMAND", group: groupElastic,
+			name: "host-discovery-script", noDefault: true, arg: "COMMAND", group: groupElastic,
 			help: "Command that prints the hosts there are now, one a line: HOST:SLOTS, or HOST with --slots-per-host. Makes the job elastic.",
 		},
 		{
-			long: "discovery-hostfile", noDefault: true, arg: "FILE", group: groupElastic,
+			name: "discovery-hostfile", noDefault: true, arg: "FILE", group: groupElastic,
 			help: "Hostfile that is read again and again in place of a script. muster's own.",
 		},
 		{
-			long: "discovery-dns", noDefault: true, arg: "NAME", group: groupElastic,
+			name: "discovery-dns", noDefault: true, arg: "NAME", group: groupElastic,
 			help: "Name whose addresses are the hosts, such as a headless service, in place of a script. muster's own.",
 		},
 		{
-			long: "slots-per-host", kind: kindInt, noDefault: true, arg: "N", group: groupElastic,
+			name: "slots-per-host", kind: kindInt, noDefault: true, arg: "N", group: groupElastic,
 			help: "Slots of hosts for which the discovery says none.",
 		},
 		{
-			long: "elastic-timeout", kind: kindInt, def: "600", variables: true, arg: "S", group: groupElastic,
+			name: "elastic-timeout", kind: kindInt, def: "600", variables: true, arg: "S", group: groupElastic,
 			help: "How long the job waits for enough slots, in seconds.",
 		},
 		{
-			long: "reset-limit", kind: kindInt, noDefault: true, arg: "N", group: groupElastic,
+			name: "reset-limit", kind: kindInt, noDefault: true, arg: "N", group: groupElastic,
 			help: "How often the set of workers may change. Default: any number.",
 		},
 		{
-			long: "blacklist-cooldown-range", kind: kindTwo, noDefault: true, arg: "MIN MAX", group: groupElastic,
+			name: "blacklist-cooldown-range", kind: kindTwo, noDefault: true, arg: "MIN MAX", group: groupElastic,
 			help: "How long a host is not used after a worker failed there, in seconds: MIN at first, doubled each time up to MAX. 0 0: for ever, which is horovodrun's default; muster's is 10 300.",
 		},
 	}
 	for _, e := range envFlags() {
-		o := option{long: e.flag, noDefault: true, arg: e.arg, help: e.help, group: groupTuning}
+		o := option{name: e.flag, noDefault: true, arg: e.arg, help: e.help, group: groupTuning}
 		switch e.form {
 		case envInt, envMiB:
 			o.kind = kindInt
@@ -281,48 +281,48 @@ func horovodOptions() []option {
 		options = append(options, o)
 		if e.off != "" {
 			options = append(options, option{
-				long: e.off, kind: kindFlag, group: groupTuning,
+				name: e.off, kind: kindFlag, group: groupTuning,
 				moot: "it is off where nothing is said, or the opposite is told to the workers", help: "The opposite of --" + e.flag + ".",
 			})
 		}
 	}
 	return append(options, []option{
-		{long: "log-hide-timestamp", kind: kindFlag, group: groupTuning, help: "Old name of --log-without-timestamp."},
-		{long: "no-log-hide-timestamp", kind: kindFlag, group: groupTuning, help: "Old name of --log-with-timestamp."},
+		{name: "log-hide-timestamp", kind: kindFlag, group: groupTuning, help: "Old name of --log-without-timestamp."},
+		{name: "no-log-hide-timestamp", kind: kindFlag, group: groupTuning, help: "Old name of --log-with-timestamp."},
 		{
-			long: "config-file", noDefault: true, arg: "FILE", group: groupTuning,
+			name: "config-file", noDefault: true, arg: "FILE", group: groupTuning,
 			help: "YAML file with these values in sections. Flags win over it.",
 		},
 
 		{
-			long: "gloo", kind: kindFlag, group: groupController, moot: "this is so already",
+			name: "gloo", kind: kindFlag, group: groupController, moot: "this is so already",
 			help: "Workers find each other by gloo, which is the default of muster.",
 		},
 		{
-			long: "mpi", kind: kindFlag, group: groupController,
+			name: "mpi", kind: kindFlag, group: groupController,
 			help: "Refused: start the job by mpirun instead, with muster run in front of the program.",
 		},
-		{long: "jsrun", kind: kindFlag, group: groupController, help: "Refused, as --mpi."},
-		{long: "mpi-args", noDefault: true, arg: "ARGS", group: groupController, help: "No effect: there is no mpirun."},
-		{long: "binding-args", noDefault: true, arg: "ARGS", group: groupController, help: "No effect: there is no mpirun."},
+		{name: "jsrun", kind: kindFlag, group: groupController, help: "Refused, as --mpi."},
+		{name: "mpi-args", noDefault: true, arg: "ARGS", group: groupController, help: "No effect: there is no mpirun."},
+		{name: "binding-args", noDefault: true, arg: "ARGS", group: groupController, help: "No effect: there is no mpirun."},
 
 		{
-			long: "output-filename", noDefault: true, arg: "DIR", group: groupLogs,
+			name: "output-filename", noDefault: true, arg: "DIR", group: groupLogs,
 			help: "Write each worker's output to DIR/rank.N/stdout and stderr as well.",
 		},
 		{
-			long: "prefix-output-with-timestamp", extra: []string{"-prefix-timestamp"}, kind: kindFlag, group: groupLogs,
+			name: "prefix-output-with-timestamp", extra: []string{"-prefix-timestamp"}, kind: kindFlag, group: groupLogs,
 			help: "Begin each line of the workers with the time.",
 		},
-		{long: "verbose", kind: kindFlag, group: groupOther, help: "Say more of what is done."},
+		{name: "verbose", kind: kindFlag, group: groupOther, help: "Say more of what is done."},
 		{
-			long: "check-build", extra: []string{"-cb"}, kind: kindHelp, group: groupOther, text: func() string { return horovodBuild },
+			name: "check-build", extra: []string{"-cb"}, kind: kindHelp, group: groupOther, text: func() string { return horovodBuild },
 			help: "Print what can be run and exit.",
 		},
 		{
-			long: "version", short: "v", kind: kindHelp, group: groupOther, text: func() string { return horovodVersion + "\n" },
+			name: "version", short: "v", kind: kindHelp, group: groupOther, text: func() string { return horovodVersion + "\n" },
 			help: "Print the version of horovodrun that is replaced and exit.",
 		},
-		{long: "help", short: "h", kind: kindHelp, group: groupOther, help: "Print this text and exit."},
+		{name: "help", short: "h", kind: kindHelp, group: groupOther, help: "Print this text and exit."},
 	}...)
 }

@@ -3,7 +3,6 @@ package dialect
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 
@@ -16,25 +15,23 @@ import (
 )
 
 // hosted reports whether words name hosts on which muster is to start the nodes.
-func hosted(words map[string]given) bool {
-	_, list := words["hosts"]
-	_, file := words["hostfile"]
-	return list || file
+func hosted(words *ownWords) bool {
+	return words.Hosts.given || words.Hostfile.given
 }
 
 // hostDialects are those that take muster's own --hosts and --hostfile. The others have flags of their own for that.
 var hostDialects = []string{"run", "torchrun", "torch.distributed.launch", dlroverRun}
 
 // checkHosted refuses flags that name hosts in front of a dialect that has its own.
-func checkHosted(r *Request, words map[string]given, wrong *problems) {
+func checkHosted(r *Request, words *ownWords, wrong *problems) {
 	if slices.Contains(hostDialects, r.Job.Dialect) {
 		return
 	}
-	for _, flag := range []string{"hosts", "hostfile", "include", "exclude"} {
-		switch word, ok := words[flag]; {
-		case !ok:
+	for _, word := range []value{words.Hosts, words.Hostfile, words.Include, words.Exclude} {
+		switch {
+		case !word.given:
 		case word.source.Kind == job.FromFlag:
-			wrong.add(fmt.Errorf("cannot use --%s in front of %s: it has flags of its own that name hosts", flag, r.Job.Dialect))
+			wrong.add(fmt.Errorf("cannot use --%s in front of %s: it has flags of its own that name hosts", word.option.name, r.Job.Dialect))
 		default:
 			r.Job.Warnings = append(r.Job.Warnings,
 				fmt.Sprintf("%s has no effect: %s has flags of its own that name hosts", word.source.Name, r.Job.Dialect))
@@ -43,58 +40,52 @@ func checkHosted(r *Request, words map[string]given, wrong *problems) {
 }
 
 // addEach adds all that is wrong with a list or a file.
-func (p *problems) addEach(from given, err error) {
+func (p *problems) addEach(from job.Source, err error) {
 	all := []error{err}
 	if list, ok := errors.AsType[*multierror.Error](err); ok {
 		all = list.Errors
 	}
 	for _, one := range all {
-		p.add(fmt.Errorf("cannot use %s: %w", from.source.Name, one))
+		p.add(fmt.Errorf("cannot use %s: %w", from.Name, one))
 	}
 }
 
-// readHosts reads the hosts that words name, through their filters. It returns the flag that names them, too. What is
+// readHosts reads the hosts that words name, through their filters. It returns the word that names them, too. What is
 // wrong is added; then there are no hosts.
-func readHosts(r *Request, inv Invocation, words map[string]given, wrong *problems) (list []hosts.Host, flag string) {
-	text, file := words["hosts"], words["hostfile"]
-	_, byList := words["hosts"]
-	if _, byFile := words["hostfile"]; byFile && byList {
-		if text.source.Kind == file.source.Kind {
-			wrong.add(fmt.Errorf("cannot use %s and %s together: give one of them", text.source.Name, file.source.Name))
-			return nil, "hosts"
-		}
-		byList = text.source.Kind > file.source.Kind
+func readHosts(r *Request, inv Invocation, words *ownWords, wrong *problems) (list []hosts.Host, from value) {
+	text, file := words.Hosts, words.Hostfile
+	if text.given && file.given && text.source.Kind == file.source.Kind {
+		wrong.add(fmt.Errorf("cannot use %s and %s together: give one of them", text.source.Name, file.source.Name))
+		return nil, text
 	}
 	var err error
-	from := text
-	if flag = "hosts"; byList {
+	if from = text; text.given && text.source.Kind >= file.source.Kind {
 		list, err = hosts.ParseList(text.text)
 	} else {
-		flag, from = "hostfile", file
+		from = file
 		list, err = readHostfile(r, inv, file.text, hosts.Any)
 	}
 	if err != nil {
-		wrong.addEach(from, err)
-		return nil, flag
+		wrong.addEach(from.source, err)
+		return nil, from
 	}
-	include, some := words["include"]
-	exclude, less := words["exclude"]
-	if some && less {
+	include, exclude := words.Include, words.Exclude
+	if include.given && exclude.given {
 		wrong.add(fmt.Errorf("cannot use %s and %s together: give one of them", include.source.Name, exclude.source.Name))
-		return nil, flag
+		return nil, from
 	}
-	if some {
+	filter := include
+	if include.given {
 		list, err = hosts.Include(list, include.text)
-		from = include
-	} else if less {
+	} else if exclude.given {
+		filter = exclude
 		list, err = hosts.Exclude(list, exclude.text)
-		from = exclude
 	}
 	if err != nil {
-		wrong.add(fmt.Errorf("cannot use %s: %w", from.source.Name, err))
-		return nil, flag
+		wrong.add(fmt.Errorf("cannot use %s: %w", filter.source.Name, err))
+		return nil, from
 	}
-	return list, flag
+	return list, from
 }
 
 // readHostfile reads a file in one of the forms that hostfiles have, and notes what was passed over in it.
@@ -111,35 +102,35 @@ func readHostfile(r *Request, inv Invocation, name string, form func(string, []b
 	return file.Hosts, err
 }
 
-// fleet makes the nodes of a job of its hosts. flag names the hosts; nnodes and procs are what was said of the nodes
+// fleet makes the nodes of a job of its hosts. from names the hosts; nnodes and procs are what was said of the nodes
 // and their workers in any other way, nil where nothing was. exact refuses another number of nodes than there are
 // hosts.
 type fleet struct {
 	list          []hosts.Host
-	flag          string
-	nnodes, procs *given
+	from          value
+	nnodes, procs *value
 	exact         bool
 }
 
 // settle fills in the job's nodes. It reports whether their number may change while the job runs, or some are held
 // ready: fixed ranks would be no use then.
-func (f *fleet) settle(r *Request, words map[string]given, wrong *problems) (elastic bool) {
+func (f *fleet) settle(r *Request, words *ownWords, wrong *problems) (elastic bool) {
 	j, m, n := &r.Job, &r.Job.Meeting, len(f.list)
-	source := words[f.flag].source
+	source := f.from.source
 	switch {
 	case f.nnodes == nil:
 		if m.Spares >= n {
-			wrong.add(fmt.Errorf("cannot use %s with %d hosts: none would be left to train", words["spares"].written("spares"), n))
+			wrong.add(fmt.Errorf("cannot use %s with %d hosts: none would be left to train", words.Spares.written(), n))
 			m.Spares = 0
 		}
 		j.Nodes = job.Range{Min: n - m.Spares, Max: n - m.Spares}
-		r.tell("nnodes", strconv.Itoa(n-m.Spares), source)
+		r.tell(&words.NNodes, strconv.Itoa(n-m.Spares), source)
 	case j.Nodes.Min > n:
 		are := "are"
 		if n == 1 {
 			are = "is"
 		}
-		wrong.add(fmt.Errorf("cannot use %s with %s: there %s only %s", f.nnodes.written("nnodes"), source.Name, are,
+		wrong.add(fmt.Errorf("cannot use %s with %s: there %s only %s", f.nnodes.written(), source.Name, are,
 			wording.Plural(n, "host")))
 		return j.Nodes.Min < j.Nodes.Max
 	case j.Nodes.Min < j.Nodes.Max:
@@ -147,26 +138,26 @@ func (f *fleet) settle(r *Request, words map[string]given, wrong *problems) (ela
 		j.Nodes.Max = min(j.Nodes.Max, n)
 		elastic = true
 	case j.Nodes.Max+m.Spares > n:
-		wrong.add(fmt.Errorf("cannot use %s with %s and %d hosts: %d would be needed", words["spares"].written("spares"),
-			f.nnodes.written("nnodes"), n, j.Nodes.Max+m.Spares))
+		wrong.add(fmt.Errorf("cannot use %s with %s and %d hosts: %d would be needed", words.Spares.written(),
+			f.nnodes.written(), n, j.Nodes.Max+m.Spares))
 	case j.Nodes.Max+m.Spares < n && f.exact:
-		wrong.add(errhint.With(fmt.Errorf("cannot use %s with %d hosts", f.nnodes.written("nnodes"), n),
+		wrong.add(errhint.With(fmt.Errorf("cannot use %s with %d hosts", f.nnodes.written(), n),
 			"leave the number of nodes out: it is that of the hosts"))
 	default:
 		for _, h := range f.list[j.Nodes.Max+m.Spares:] {
-			j.Warnings = append(j.Warnings, fmt.Sprintf("the host %s is not used: %s asks for fewer", h.Name, f.nnodes.written("nnodes")))
+			j.Warnings = append(j.Warnings, fmt.Sprintf("the host %s is not used: %s asks for fewer", h.Name, f.nnodes.written()))
 			if len(j.Warnings) > maxProblems {
 				break
 			}
 		}
 		f.list = f.list[:j.Nodes.Max+m.Spares]
 	}
-	j.Hosts.Nodes = f.workers(r, source, wrong)
+	j.Hosts.Nodes = f.workers(r, words, wrong)
 	return elastic || m.Spares > 0
 }
 
 // workers gives each host its workers: its slots, unless the number was said for all.
-func (f *fleet) workers(r *Request, source job.Source, wrong *problems) []job.Node {
+func (f *fleet) workers(r *Request, words *ownWords, wrong *problems) []job.Node {
 	nodes := make([]job.Node, len(f.list))
 	each, err := strconv.Atoi(r.Job.Procs)
 	told := "1"
@@ -178,24 +169,24 @@ func (f *fleet) workers(r *Request, source job.Source, wrong *problems) []job.No
 			nodes[i].Procs = strconv.Itoa(h.Slots)
 			told = "the hosts' slots"
 		case err == nil && each > h.Slots:
-			wrong.add(fmt.Errorf("cannot use %s: the host %s has slots for %d", f.procs.written("nproc-per-node"), h.Name, h.Slots))
+			wrong.add(fmt.Errorf("cannot use %s: the host %s has slots for %d", f.procs.written(), h.Name, h.Slots))
 		}
 	}
 	if f.procs == nil && told != "1" {
-		r.tell("nproc-per-node", told, source)
+		r.tell(&words.NProcPerNode, told, f.from.source)
 	}
 	return nodes
 }
 
 // voidWithHosts refuses a flag that cannot be where muster starts all nodes, or tells that it has no effect where it
 // stands in a variable or a file, which may be for many jobs.
-func voidWithHosts(r *Request, word given, flag, why string, wrong *problems) {
+func voidWithHosts(r *Request, word value, why string, wrong *problems) {
 	switch word.source.Kind {
 	case job.FromDefault:
 	case job.FromFlag:
-		wrong.add(fmt.Errorf("cannot use %s with hosts: %s", word.written(flag), why))
+		wrong.add(fmt.Errorf("cannot use %s with hosts: %s", word.written(), why))
 	default:
-		r.Job.Warnings = append(r.Job.Warnings, fmt.Sprintf("%s has no effect with hosts: %s", word.written(flag), why))
+		r.Job.Warnings = append(r.Job.Warnings, fmt.Sprintf("%s has no effect with hosts: %s", word.written(), why))
 	}
 }
 
@@ -214,39 +205,39 @@ func checkIsHost(m *job.Meeting, wrong *problems) {
 }
 
 // nativeHosts is nativeMeeting for a job whose nodes muster itself starts.
-func nativeHosts(r *Request, inv Invocation, words map[string]given, wrong *problems) {
+func nativeHosts(r *Request, inv Invocation, words *ownWords, wrong *problems) {
 	j, m := &r.Job, &r.Job.Meeting
 	f := fleet{}
-	if f.list, f.flag = readHosts(r, inv, words, wrong); f.list == nil {
+	if f.list, f.from = readHosts(r, inv, words, wrong); f.list == nil {
 		return
 	}
 	if r.SimulateNodes > 0 {
 		wrong.add(fmt.Errorf("cannot use --simulate-nodes with hosts: simulated nodes are all on this machine"))
 		return
 	}
-	if word, ok := words["nnodes"]; ok {
-		f.nnodes = &word
+	if words.NNodes.given {
+		f.nnodes = &words.NNodes
 	}
-	if word, ok := words["nproc-per-node"]; ok {
-		f.procs = &word
+	if words.NProcPerNode.given {
+		f.procs = &words.NProcPerNode
 	}
-	voidWithHosts(r, words["node-rank"], "node-rank", whyNodeRank, wrong)
-	voidWithHosts(r, words["local-addr"], "local-addr", whyLocalAddr, wrong)
+	voidWithHosts(r, words.NodeRank, whyNodeRank, wrong)
+	voidWithHosts(r, words.LocalAddr, whyLocalAddr, wrong)
 	m.NodeRank, m.Prefers, m.LocalAddr = -1, 0, ""
 	checkIsHost(m, wrong)
 	elastic := f.settle(r, words, wrong)
-	url, byURL := words["rdzv"]
+	url := words.Rdzv
 	switch {
-	case byURL:
-		for _, flag := range []string{"master-addr", "master-port"} {
-			if word := words[flag]; word.source.Kind == job.FromFlag {
+	case url.given:
+		for _, word := range []value{words.MasterAddr, words.MasterPort} {
+			if word.source.Kind == job.FromFlag {
 				wrong.add(fmt.Errorf("cannot use %s with --rdzv: the URL says where the nodes meet; leave one of them out",
-					word.written(flag)))
+					word.written()))
 			}
 		}
 		if m.Backend == backendStatic {
 			wrong.add(errhint.With(fmt.Errorf("cannot use %s with hosts: their ranks and the store on the first of them are muster's",
-				url.written("rdzv")),
+				url.written()),
 				"leave it out; --master-addr and --master-port say where the store listens"))
 		}
 		m.Host, m.Port = "", 0
@@ -258,26 +249,26 @@ func nativeHosts(r *Request, inv Invocation, words map[string]given, wrong *prob
 	settleMeeting(r, withNodes(words, j), wrong)
 	if j.Alone() {
 		if err := placeAlone(m); err != nil {
-			wrong.add(fmt.Errorf("cannot use %s: %w", url.written("rdzv"), err))
+			wrong.add(fmt.Errorf("cannot use %s: %w", url.written(), err))
 		}
 	}
 }
 
 // withNodes adds the number of nodes to words where it follows from the hosts.
-func withNodes(words map[string]given, job *job.Job) map[string]given {
-	if _, ok := words["nnodes"]; ok {
+func withNodes(words *ownWords, j *job.Job) *ownWords {
+	if words.NNodes.given {
 		return words
 	}
-	all := map[string]given{"nnodes": {text: strconv.Itoa(job.Nodes.Max)}}
-	maps.Copy(all, words)
-	return all
+	all := *words
+	all.NNodes.say(strconv.Itoa(j.Nodes.Max), job.Source{})
+	return &all
 }
 
 // hosts is place and settle for a job whose nodes muster itself starts.
-func (t *torchrunJob) hosts(inv Invocation, words map[string]given) {
+func (t *torchrunJob) hosts(inv Invocation, words *ownWords) {
 	job, m, v := t.job, &t.job.Meeting, t.in.values
 	f := fleet{exact: true}
-	if f.list, f.flag = readHosts(&t.req, inv, words, &t.wrong); f.list == nil {
+	if f.list, f.from = readHosts(&t.req, inv, words, &t.wrong); f.list == nil {
 		return
 	}
 	if v["standalone"].on {
@@ -290,8 +281,8 @@ func (t *torchrunJob) hosts(inv Invocation, words map[string]given) {
 	if word := t.given("nproc-per-node"); v["nproc_per_node"].explicit() {
 		f.procs = &word
 	}
-	voidWithHosts(&t.req, t.given("node-rank"), "node-rank", whyNodeRank, &t.wrong)
-	voidWithHosts(&t.req, t.given("local-addr"), "local-addr", whyLocalAddr, &t.wrong)
+	voidWithHosts(&t.req, t.given("node-rank"), whyNodeRank, &t.wrong)
+	voidWithHosts(&t.req, t.given("local-addr"), whyLocalAddr, &t.wrong)
 	m.NodeRank, m.Prefers, m.LocalAddr, m.Host, m.Port = -1, 0, "", "", 0
 	checkIsHost(m, &t.wrong)
 	elastic := f.settle(&t.req, words, &t.wrong)
@@ -318,7 +309,8 @@ func (t *torchrunJob) hosts(inv Invocation, words map[string]given) {
 	}
 	all := withNodes(words, job)
 	if f.nnodes != nil {
-		all["nnodes"] = *f.nnodes
+		all = new(*all)
+		all.NNodes = *f.nnodes
 	}
 	settleMeeting(&t.req, all, &t.wrong)
 }

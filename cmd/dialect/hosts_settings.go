@@ -29,33 +29,33 @@ const (
 const maxParallel = 1024
 
 // hostSettings name the hosts of a job and say how they are reached. Those that name hosts are read by readHosts.
-func hostSettings() []setting {
+func hostSettings(w *ownWords) []option {
 	ssh := func(r *Request) *job.SSHRules { return &r.Job.Hosts.SSH }
 	later := func(*Request, string) error { return nil }
-	return []setting{
+	return []option{
 		{
-			flag: "hosts", form: formList, arg: "HOST[:SLOTS],...", group: groupHosts, anywhere: true,
-			use:  use{strongest("hosts", "hostfile")},
+			name: "hosts", word: &w.Hosts, inside: insideRefused, kind: kindList, arg: "HOST[:SLOTS],...", group: groupHosts, anywhere: true,
+			use:  use{strongest("--hostfile", &w.Hosts, &w.Hostfile)},
 			help: "Start the whole job from here: a node on each of these hosts, in this order, by ssh. As in node1:8,user@node2:8, node[01-16]:8 or [2001:db8::1]:8; slots are the workers on that host.",
 			set:  later,
 		},
 		{
-			flag: "hostfile", arg: "FILE", group: groupHosts, anywhere: true, use: use{strongest("hostfile", "hosts")},
+			name: "hostfile", word: &w.Hostfile, inside: insideRefused, arg: "FILE", group: groupHosts, anywhere: true, use: use{strongest("--hosts", &w.Hostfile, &w.Hosts)},
 			help: "The same with a host on each line of FILE: HOST, HOST:SLOTS or HOST slots=N, and port=N or user=NAME behind it.",
 			set:  later,
 		},
 		{
-			flag: "include", arg: "HOST[:SLOT,...][@...]", group: groupHosts, anywhere: true, use: use{onHosts},
+			name: "include", word: &w.Include, arg: "HOST[:SLOT,...][@...]", group: groupHosts, anywhere: true, use: use{onHosts},
 			help: "Use only these of the hosts, and of a host only these accelerators, as in node1@node2:0,2.",
 			set:  later,
 		},
 		{
-			flag: "exclude", arg: "HOST[:SLOT,...][@...]", group: groupHosts, anywhere: true, use: use{onHosts},
+			name: "exclude", word: &w.Exclude, arg: "HOST[:SLOT,...][@...]", group: groupHosts, anywhere: true, use: use{onHosts},
 			help: "Use the hosts without these, or without these accelerators of theirs.",
 			set:  later,
 		},
 		{
-			flag: "remote-dir", arg: "DIR", group: groupHosts, anywhere: true, use: use{onHosts},
+			name: "remote-dir", word: &w.RemoteDir, arg: "DIR", group: groupHosts, anywhere: true, use: use{onHosts},
 			help: "Working directory on all hosts. Default: this one.",
 			set: func(r *Request, text string) error {
 				if !path.IsAbs(text) {
@@ -66,12 +66,12 @@ func hostSettings() []setting {
 			},
 		},
 		{
-			flag: "collect-logs", arg: "DIR", group: groupHosts, anywhere: true, use: use{byAgents, onHosts},
+			name: "collect-logs", word: &w.CollectLogs, arg: "DIR", group: groupHosts, anywhere: true, use: use{byAgents, onHosts},
 			help: "Bring the workers' log files of all hosts to DIR on this machine.",
 			set:  func(r *Request, text string) error { r.Job.Hosts.CollectLogs = text; return nil },
 		},
 		{
-			flag: "collect-logs-limit", arg: "SIZE", def: "1GiB", group: groupHosts, anywhere: true,
+			name: "collect-logs-limit", word: &w.CollectLogsLimit, arg: "SIZE", def: "1GiB", group: groupHosts, anywhere: true,
 			use:  use{byAgents, onHosts, collecting},
 			help: "How many bytes --collect-logs takes of all hosts together; what is more stays there.",
 			set: func(r *Request, text string) (err error) {
@@ -82,17 +82,17 @@ func hostSettings() []setting {
 			},
 		},
 		{
-			flag: "start-timeout", form: formTime, arg: "TIME", def: "60s", group: groupHosts, anywhere: true, use: use{onHosts},
+			name: "start-timeout", word: &w.StartTimeout, kind: kindTime, arg: "TIME", def: "60s", group: groupHosts, anywhere: true, use: use{onHosts},
 			help: "How long hosts that are not up yet are waited for; then the job ends with status 75. 5m in Kubernetes, where pods may still be made.",
 			set:  func(r *Request, text string) error { return setPositive(&r.Job.Hosts.StartTimeout, text, time.Second) },
 		},
 		{
-			flag: "preflight", arg: "on|off", def: "on", group: groupHosts, anywhere: true, use: use{byAgents, onHosts},
+			name: "preflight", word: &w.Preflight, arg: "on|off", def: "on", group: groupHosts, anywhere: true, use: use{byAgents, onHosts},
 			help: "Compare what the hosts have, such as their Python, before workers start.",
 			set:  func(_ *Request, text string) error { return oneOf(text, "on", "off") }, // finishHosts reads it
 		},
 		{
-			flag: "ssh-user", arg: "NAME", group: groupHosts, anywhere: true, use: use{onHosts, bySSH},
+			name: "ssh-user", word: &w.SSHUser, arg: "NAME", group: groupHosts, anywhere: true, use: use{onHosts, bySSH},
 			help: "User on hosts that are named without one. Default: as ssh's configuration says.",
 			set: func(r *Request, text string) error {
 				if !hosts.IsUser(text) {
@@ -103,7 +103,7 @@ func hostSettings() []setting {
 			},
 		},
 		{
-			flag: "ssh-port", form: formNumber, arg: "PORT", group: groupHosts, anywhere: true, use: use{onHosts, bySSH},
+			name: "ssh-port", word: &w.SSHPort, kind: kindInt, arg: "PORT", group: groupHosts, anywhere: true, use: use{onHosts, bySSH},
 			help: "Port of hosts that are named without one. Default: as ssh's configuration says.",
 			set: func(r *Request, text string) error {
 				n, err := pyInt(text)
@@ -115,12 +115,12 @@ func hostSettings() []setting {
 			},
 		},
 		{
-			flag: "ssh-identity", arg: "FILE", group: groupHosts, anywhere: true, use: use{onHosts, bySSH},
+			name: "ssh-identity", word: &w.SSHIdentity, arg: "FILE", group: groupHosts, anywhere: true, use: use{onHosts, bySSH},
 			help: "Private key to log in with, beside those of the agent and of ssh's configuration.",
 			set:  func(r *Request, text string) error { ssh(r).Identity = text; return nil },
 		},
 		{
-			flag: "ssh-host-key-policy", arg: "POLICY", group: groupHosts, anywhere: true, use: use{onHosts, bySSH},
+			name: "ssh-host-key-policy", word: &w.SSHHostKeyPolicy, arg: "POLICY", group: groupHosts, anywhere: true, use: use{onHosts, bySSH},
 			help: "What becomes of hosts whose key is not known. Default: what StrictHostKeyChecking of ssh's configuration says, else accept-new. accept-new (it is taken, and a changed one is refused), strict (they are refused), off (keys are not looked at).",
 			set: func(r *Request, text string) error {
 				ssh(r).HostKeys = text
@@ -128,7 +128,7 @@ func hostSettings() []setting {
 			},
 		},
 		{
-			flag: "ssh-option", separator: several, arg: "NAME=VALUE", group: groupHosts, anywhere: true, use: use{onHosts, bySSH},
+			name: "ssh-option", word: &w.SSHOption, separator: several, arg: "NAME=VALUE", group: groupHosts, anywhere: true, use: use{onHosts, bySSH},
 			help: "A further option, as ssh -o takes it; may be given again.",
 			set: func(r *Request, text string) error {
 				ssh(r).Options = nil
@@ -146,7 +146,7 @@ func hostSettings() []setting {
 			},
 		},
 		{
-			flag: "ssh-program", arg: "PROGRAM", group: groupHosts, anywhere: true, use: use{onHosts, bySSH},
+			name: "ssh-program", word: &w.SSHProgram, arg: "PROGRAM", group: groupHosts, anywhere: true, use: use{onHosts, bySSH},
 			help: "Program that takes ssh's arguments, to be used in its place, with arguments of its own behind blanks, such as \"ssh -q\". Default: muster speaks the protocol itself.",
 			set: func(r *Request, text string) error {
 				if strings.ContainsAny(text, `'"\`) {
@@ -159,7 +159,7 @@ func hostSettings() []setting {
 			},
 		},
 		{
-			flag: "ssh-parallel", form: formNumber, arg: "N", def: "64", group: groupHosts, anywhere: true,
+			name: "ssh-parallel", word: &w.SSHParallel, kind: kindInt, arg: "N", def: "64", group: groupHosts, anywhere: true,
 			use:  use{byAgents, onHosts, bySSH},
 			help: "How many hosts are reached at once.",
 			set: func(r *Request, text string) error {
@@ -192,22 +192,17 @@ func (r *Request) podsFrom() string {
 }
 
 // finishHosts fills in the defaults of a job that has hosts.
-func (r *Request) finishHosts() {
+func (r *Request) finishHosts(words *ownWords) {
 	h := &r.Job.Hosts
 	if h.StartTimeout == 0 {
 		h.StartTimeout = defaultStartTimeout
 		if from := r.podsFrom(); from != "" {
 			h.StartTimeout = podStartTimeout
-			r.tell("start-timeout", "5m", job.Source{Kind: job.FromPlatform, Name: from})
+			r.tell(&words.StartTimeout, "5m", job.Source{Kind: job.FromPlatform, Name: from})
 		}
 	}
 	if h.SSH.Parallel == 0 {
 		h.SSH.Parallel = defaultParallel
 	}
-	h.Preflight = true
-	for _, s := range r.Settings {
-		if s.Flag == "preflight" {
-			h.Preflight = s.Value != "off"
-		}
-	}
+	h.Preflight = words.Preflight.text != "off"
 }

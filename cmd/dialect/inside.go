@@ -10,19 +10,12 @@ import (
 	"muster/cmd/dialect/jobfile"
 )
 
-// Reasons why flags of muster run in a pod are left to the cluster.
+// What becomes of flags of muster run in a pod: reasons why they are left to the cluster, or that they are refused.
 const (
+	insideRefused = "refused"
 	insideMeeting = "how nodes meet in the cluster; here muster starts them, and says it"
 	insidePod     = "it is about the pod: give the flag to muster run -f where it is wanted here"
 )
-
-// insideLeft are the flags of muster run in a pod that have no meaning where its nodes run elsewhere.
-var insideLeft = map[string]string{
-	"nnodes": insideMeeting, "node-rank": insideMeeting, "master-addr": insideMeeting, "master-port": insideMeeting,
-	"rdzv": insideMeeting, "rdzv-conf": insideMeeting, "run-id": insideMeeting, "local-addr": insideMeeting, "iface": insideMeeting,
-	"platform": insideMeeting, "token-file": insideMeeting,
-	"http": insidePod, "ckpt-on-file": insidePod, "status-file": insidePod, "json": insidePod, "log-format": insidePod, "log-level": insidePod,
-}
 
 // insideRun reads the arguments of muster run that is the command of a job file's pod.
 func insideRun(args []string) (list []jobfile.RunFlag, command []string, err error) {
@@ -38,13 +31,12 @@ func insideRun(args []string) (list []jobfile.RunFlag, command []string, err err
 		if !f.Changed || f.Name == helpAllFlag || err != nil {
 			return
 		}
-		name := f.Annotations[flagAnnotation][0]
-		switch name {
-		case "job-file", "hosts", "hostfile", "simulate-nodes", "config", "dry-run":
-			err = fmt.Errorf("--%s cannot stand in a pod of a job file", name)
+		o := f.Value.(*flagWord).option
+		if o.inside == insideRefused {
+			err = fmt.Errorf("--%s cannot stand in a pod of a job file", o.name)
 			return
 		}
-		list = append(list, jobfile.RunFlag{Name: name, Text: strings.TrimSpace(f.Value.String()), Left: insideLeft[name]})
+		list = append(list, jobfile.RunFlag{Name: o.name, Text: strings.TrimSpace(f.Value.String()), Left: o.inside})
 	})
 	return list, command, err
 }

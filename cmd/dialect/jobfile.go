@@ -12,44 +12,45 @@ import (
 
 	"muster/cmd/dialect/jobfile"
 	"muster/internal/errhint"
+	"muster/internal/platform"
 	"muster/launch/job"
 )
 
 const groupJobFile = "Job files"
 
 // ofJobFile is met where a job file is read.
-var ofJobFile = condition{"without a job file", "name one by -f", func(r *Request, _ map[string]given) bool { return r.File != nil }}
+var ofJobFile = condition{"without a job file", "name one by -f", func(r *Request, _ *ownWords) bool { return r.File != nil }}
 
 // jobFileSettings are read by readJobFile, before all others.
-func jobFileSettings() []setting {
+func jobFileSettings(w *ownWords) []option {
 	later := func(*Request, string) error { return nil }
-	return []setting{
+	return []option{
 		{
-			flag: "job-file", short: "f", arg: "FILE", group: groupJobFile, use: always,
+			name: "job-file", word: &w.JobFile, inside: insideRefused, short: "f", arg: "FILE", group: groupJobFile, use: always,
 			help: "Run the job of FILE, YAML for a cluster: " + strings.Join(jobfile.Kinds(), ", ") +
 				". Its replicas become nodes, on this machine or on --hosts; what stands behind -- are further arguments of its command. muster explain FILE says what becomes of each line.",
 			set: later,
 		},
 		{
-			flag: "kind", arg: "KIND", group: groupJobFile, use: use{ofJobFile},
+			name: "kind", word: &w.Kind, arg: "KIND", group: groupJobFile, use: use{ofJobFile},
 			help: "With --job-file: the kind of the job that is meant, where the file has several.", set: later,
 		},
 		{
-			flag: "name", arg: "NAME", group: groupJobFile, use: use{ofJobFile},
+			name: "name", word: &w.Name, arg: "NAME", group: groupJobFile, use: use{ofJobFile},
 			help: "With --job-file: the name of the job that is meant, where the file has several.", set: later,
 		},
 		{
-			flag: "set", separator: several, arg: "PATH=VALUE", group: groupJobFile, use: use{ofJobFile},
+			name: "set", word: &w.Set, separator: several, arg: "PATH=VALUE", group: groupJobFile, use: use{ofJobFile},
 			help: "With --job-file: read the file as if VALUE stood at PATH, as in spec.runPolicy.backoffLimit=3 or spec.replicaSpecs[0].replicas=2. May be given again.",
 			set:  later,
 		},
 		{
-			flag: "secrets", arg: "DIR", group: groupJobFile, use: use{ofJobFile},
+			name: "secrets", word: &w.Secrets, arg: "DIR", group: groupJobFile, use: use{ofJobFile},
 			help: "With --job-file: where variables from Secrets and ConfigMaps come from: DIR has a directory for each, and a file in it for each key.",
 			set:  later,
 		},
 		{
-			flag: "lenient", form: formSwitch, def: "false", group: groupJobFile, use: use{ofJobFile},
+			name: "lenient", word: &w.Lenient, kind: kindFlag, def: "false", group: groupJobFile, use: use{ofJobFile},
 			help: "With --job-file: pass over fields and kinds that nobody knows, with a warning, where they would be refused.",
 			set:  checkSwitch,
 		},
@@ -73,9 +74,9 @@ type jobFile struct {
 }
 
 // readJobFile reads the file that the words name, if they name one.
-func readJobFile(inv Invocation, words map[string]given, args []string, wrong *problems) jobFile {
-	word, ok := words["job-file"]
-	if !ok {
+func readJobFile(inv Invocation, words *ownWords, args []string, wrong *problems) jobFile {
+	word := words.JobFile
+	if !word.given {
 		return jobFile{}
 	}
 	f := jobFile{named: true, path: word.text}
@@ -85,22 +86,22 @@ func readJobFile(inv Invocation, words map[string]given, args []string, wrong *p
 	}
 	content, err := inv.ReadFile(word.text)
 	if err != nil {
-		wrong.add(fmt.Errorf("cannot use %s: %w", word.written("job-file"), err))
+		wrong.add(fmt.Errorf("cannot use %s: %w", word.written(), err))
 		return f
 	}
 	o := jobfile.Options{
-		File: word.text, Content: content, Kind: words["kind"].text, Name: words["name"].text, Secrets: words["secrets"].text,
-		Lenient: switched(words["lenient"]), Explain: inv.Explain, Args: args, Given: map[string]bool{}, ReadFile: inv.ReadFile,
+		File: word.text, Content: content, Kind: words.Kind.text, Name: words.Name.text, Secrets: words.Secrets.text,
+		Lenient: words.Lenient.switched(), Explain: inv.Explain, Args: args, Given: map[string]bool{}, ReadFile: inv.ReadFile,
 		ReadDir: inv.ReadDir, Run: insideRun,
 	}
-	for _, s := range pieces(words, "set") {
+	for _, s := range words.Set.pieces() {
 		o.Set = append(o.Set, s.text)
 	}
-	for _, e := range pieces(words, "env") {
+	for _, e := range words.Env.pieces() {
 		name, _, _ := strings.Cut(e.text, "=")
 		o.Given[name] = true
 	}
-	for _, e := range pieces(words, "env-file") {
+	for _, e := range words.EnvFile.pieces() {
 		list, _ := readEnvFile(e.text, inv.ReadFile, false) // settleEnv tells what is wrong with it
 		for _, v := range list {
 			o.Given[v.Name] = true
@@ -118,42 +119,43 @@ func readJobFile(inv Invocation, words map[string]given, args []string, wrong *p
 }
 
 // words gives settings the words that follow from the file, where nobody says something stronger.
-func (f *jobFile) words(words map[string]given, wrong *problems) {
+func (f *jobFile) words(words *ownWords, wrong *problems) {
 	if f.file == nil {
 		return
 	}
-	fromFile, own := map[string]given{}, map[string]bool{}
+	fromFile, own := newOwnWords(), map[*value]bool{}
 	for _, w := range f.file.Words {
-		word := given{text: w.Text, source: w.Source}
-		switch other, twice := fromFile[w.Flag]; {
-		case w.Own && !own[w.Flag]:
-			own[w.Flag] = true
-		case own[w.Flag] && !w.Own:
+		before := settingNamed(w.Flag).of(fromFile)
+		word := value{option: before.option, text: w.Text, source: w.Source, given: true}
+		switch {
+		case w.Own && !own[before]:
+			own[before] = true
+		case own[before] && !w.Own:
 			continue // muster run in the pods says it
-		case twice && w.Flag == "fatal-exit-codes":
-			word.text = other.text + "," + w.Text
-		case twice && other.text != w.Text:
+		case before.given && before == &fromFile.FatalExitCodes:
+			word.text = before.text + "," + w.Text
+		case before.given && before.text != w.Text:
 			wrong.add(errhint.With(fmt.Errorf("cannot use %s and %s together: muster has one for all nodes of a job",
-				other.written(w.Flag), word.written(w.Flag)), "give --"+w.Flag))
+				before.written(), word.written()), "give --"+w.Flag))
 			continue
 		}
-		fromFile[w.Flag] = word
+		*before = word
 	}
 	nodes := f.file.Nodes()
 	source := nodes[0].Source
-	fromFile["run-id"] = given{text: f.file.Name, source: source}
-	if !own["nproc-per-node"] {
-		fromFile["nproc-per-node"] = given{text: "1", source: source}
+	fromFile.RunID.say(f.file.Name, source)
+	if !own[&fromFile.NProcPerNode] {
+		fromFile.NProcPerNode.say("1", source)
 	}
-	fromFile["platform"] = given{text: "none", source: source}
-	for _, flag := range []string{
-		"standalone", "simulate-nodes", "nnodes", "nproc-per-node", "node-rank", "master-addr", "master-port",
-		"rdzv", "spares", "module", "no-python",
+	fromFile.Platform.say(platform.None, source)
+	for _, word := range []*value{
+		&words.Standalone, &words.SimulateNodes, &words.NNodes, &words.NProcPerNode, &words.NodeRank, &words.MasterAddr,
+		&words.MasterPort, &words.Rdzv, &words.Spares, &words.Module, &words.NoPython,
 	} {
-		if word, ok := words[flag]; ok && word.source.Kind == job.FromFlag {
-			wrong.add(fmt.Errorf("cannot use %s with %s: the file says what runs on which nodes", word.written(flag), f.path))
+		if word.source.Kind == job.FromFlag {
+			wrong.add(fmt.Errorf("cannot use %s with %s: the file says what runs on which nodes", word.written(), f.path))
 		}
-		delete(words, flag) // of variables that are meant for other jobs
+		word.forget() // of variables that are meant for other jobs
 	}
 	f.here = !hosted(words)
 	if f.here && len(f.file.Pods) > maxSimulated {
@@ -167,38 +169,38 @@ func (f *jobFile) words(words map[string]given, wrong *problems) {
 		}
 	}
 	if f.file.Launcher == nil {
-		fromFile["nnodes"] = given{text: strconv.Itoa(len(nodes)), source: source}
+		fromFile.NNodes.say(strconv.Itoa(len(nodes)), source)
 	}
 	if f.here && len(nodes) > 1 {
-		fromFile["hosts"] = given{text: strings.Join(f.hosts, ","), source: source}
+		fromFile.Hosts.say(strings.Join(f.hosts, ","), source)
 	}
-	for flag, word := range fromFile {
-		if _, ok := words[flag]; !ok {
-			words[flag] = word
+	for _, s := range settings() {
+		if word, here := s.of(fromFile), s.of(words); word.given && !here.given {
+			*here = *word
 		}
 	}
 }
 
 // launcherHosts takes the hosts away from a job whose launcher reaches them.
-func (f *jobFile) launcherHosts(r *Request, inv Invocation, words map[string]given, wrong *problems) {
+func (f *jobFile) launcherHosts(r *Request, inv Invocation, words *ownWords, wrong *problems) {
 	if f.file == nil || f.file.Launcher == nil || f.here {
 		return
 	}
-	list, flag := readHosts(r, inv, words, wrong)
+	list, from := readHosts(r, inv, words, wrong)
 	for _, h := range list {
 		f.hosts = append(f.hosts, h.Name)
 	}
 	if n := len(f.file.Pods); list != nil && len(list) != n {
-		wrong.add(errhint.With(fmt.Errorf("cannot use %s with %d nodes in %s (%s)", words[flag].written(flag), n, f.path,
+		wrong.add(errhint.With(fmt.Errorf("cannot use %s with %d nodes in %s (%s)", from.written(), n, f.path,
 			f.file.Pods[0].Source), "name as many hosts, or change the number by --set"))
 	}
-	for _, flag := range []string{"hosts", "hostfile", "include", "exclude"} {
-		delete(words, flag)
+	for _, word := range []*value{&words.Hosts, &words.Hostfile, &words.Include, &words.Exclude} {
+		word.forget()
 	}
 }
 
 // place puts the file's nodes where they run.
-func (f *jobFile) place(r *Request, inv Invocation, words map[string]given, env environ, wrong *problems) {
+func (f *jobFile) place(r *Request, inv Invocation, words *ownWords, env environ, wrong *problems) {
 	if f.file == nil || wrong.list != nil {
 		return
 	}
@@ -273,8 +275,8 @@ func (f *jobFile) warnings() (list []string) {
 }
 
 // makeUp makes up the accelerators that the file asks for, where its nodes are rehearsed.
-func (f *jobFile) makeUp(r *Request, inv Invocation, words map[string]given) {
-	if _, said := words["accelerator"]; said || !f.here || !f.file.Accelerated {
+func (f *jobFile) makeUp(r *Request, inv Invocation, words *ownWords) {
+	if words.Accelerator.given || !f.here || !f.file.Accelerated {
 		return
 	}
 	if inv.Machine.Accelerators != nil && !r.Job.FakeOnReal {

@@ -10,7 +10,7 @@ func TorchLaunch(inv Invocation) (Request, error) {
 func launchParser() *parser {
 	p := torchrunParser("torch.distributed.launch")
 	p.options = append(p.options, option{
-		long: "use-env", kind: kindFlag, group: groupCommand,
+		name: "use-env", kind: kindFlag, group: groupCommand,
 		help: "Tell workers their local rank in LOCAL_RANK only, not also as --local-rank=N in front of the script's arguments.",
 	})
 	p.help = func() string { return p.helpText(torchLaunchAbout) }

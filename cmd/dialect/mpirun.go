@@ -17,7 +17,7 @@ import (
 // MPIRun reads a command line of Open MPI's mpirun, as far as it can be done without MPI. The number of workers on each
 // host follows from the command line alone, and so do their ranks.
 func MPIRun(inv Invocation) (Request, error) {
-	m := &mpiJob{inv: inv, env: newEnviron(inv.Environ), given: map[string][]given{}}
+	m := &mpiJob{inv: inv, env: newEnviron(inv.Environ), given: map[string][]value{}}
 	command, help := m.read()
 	if help {
 		if err := m.wrong.err(); err != nil {
@@ -47,7 +47,7 @@ func MPIRun(inv Invocation) (Request, error) {
 	for _, o := range mpiOptions() {
 		all := m.given[o.names[0]]
 		if len(all) == 0 && o.refused == "" {
-			all = []given{{}}
+			all = []value{{}}
 		}
 		for _, word := range all {
 			if o.words == 0 {
@@ -68,7 +68,7 @@ func MPIRun(inv Invocation) (Request, error) {
 type mpiJob struct {
 	inv   Invocation
 	env   environ
-	given map[string][]given // by an option's first name, in the order of the command line
+	given map[string][]value // by an option's first name, in the order of the command line
 	req   Request
 	job   *job.Job // of req
 	wrong problems
@@ -115,7 +115,7 @@ func (m *mpiJob) read() (command []string, help bool) {
 			continue
 		}
 		m.given[o.names[0]] = append(m.given[o.names[0]],
-			given{text: strings.Join(words, " "), source: job.Source{Kind: job.FromFlag, Name: mpiSpelling(o.names[0])}})
+			value{text: strings.Join(words, " "), source: job.Source{Kind: job.FromFlag, Name: mpiSpelling(o.names[0])}})
 	}
 	return args, false
 }
@@ -145,10 +145,10 @@ func (m *mpiJob) unknown(spelling, name string) {
 }
 
 // last is the word of an option, of several the last.
-func (m *mpiJob) last(name string) (given, bool) {
+func (m *mpiJob) last(name string) (value, bool) {
 	all := m.given[name]
 	if len(all) == 0 {
-		return given{}, false
+		return value{}, false
 	}
 	return all[len(all)-1], true
 }
@@ -160,7 +160,7 @@ func (m *mpiJob) warn(format string, args ...any) {
 }
 
 // refuse adds a problem with an option's word.
-func (m *mpiJob) refuse(word given, err error) {
+func (m *mpiJob) refuse(word value, err error) {
 	m.wrong.add(fmt.Errorf("cannot use %s %s: %w", word.source.Name, word.text, err))
 }
 
@@ -223,30 +223,30 @@ func (m *mpiJob) variables() {
 func (m *mpiJob) parameters() {
 	const args, agent, prefix = "plm_rsh_args", "plm_rsh_agent", "OMPI_MCA_"
 	if text := m.env[prefix+args]; text != "" {
-		m.sshArgs(given{text: text, source: job.Source{Kind: job.FromVariable, Name: prefix + args}})
+		m.sshArgs(value{text: text, source: job.Source{Kind: job.FromVariable, Name: prefix + args}})
 	}
 	if text := m.env[prefix+agent]; text != "" {
 		m.warn("%s%s=%s has no effect: give --ssh-program in front of mpirun", prefix, agent, text)
 	}
 	for _, word := range m.given["mca"] {
-		name, value, _ := strings.Cut(word.text, " ")
+		name, text, _ := strings.Cut(word.text, " ")
 		switch name {
 		case args, "orte_rsh_args", "pls_rsh_args":
-			m.sshArgs(given{text: value, source: job.Source{Kind: job.FromFlag, Name: "--mca " + name}})
+			m.sshArgs(value{text: text, source: job.Source{Kind: job.FromFlag, Name: "--mca " + name}})
 		case agent, "orte_rsh_agent", "pls_rsh_agent":
-			m.job.Hosts.SSH.Program = strings.Fields(value)
+			m.job.Hosts.SSH.Program = strings.Fields(text)
 		default:
 			if !mpiVariable().MatchString(name) || strings.ContainsAny(name, "=*") {
 				m.refuse(word, errors.New("give the name of a parameter and its value"))
 				continue
 			}
-			m.job.Env.Set = append(m.job.Env.Set, job.Var{Name: prefix + name, Value: value, Source: word.source})
+			m.job.Env.Set = append(m.job.Env.Set, job.Var{Name: prefix + name, Value: text, Source: word.source})
 		}
 	}
 }
 
 // sshArgs reads ssh's own options, as far as muster knows them.
-func (m *mpiJob) sshArgs(word given) {
+func (m *mpiJob) sshArgs(word value) {
 	rules, words := &m.job.Hosts.SSH, strings.Fields(word.text)
 	for len(words) > 0 {
 		letter, value, used := "", "", 1
@@ -297,18 +297,19 @@ func (m *mpiJob) output() {
 }
 
 // equivalents are the values that muster's own settings have through mpirun's options and habits.
-func (m *mpiJob) equivalents() map[string]given {
-	all := map[string]given{"log-level": {text: m.req.LogLevel}}
+func (m *mpiJob) equivalents() *ownWords {
+	all := newOwnWords()
+	all.LogLevel.say(m.req.LogLevel, job.Source{})
 	for _, name := range []string{"quiet", "verbose"} {
 		if word, ok := m.last(name); ok {
-			all["log-level"] = given{text: m.req.LogLevel, source: word.source}
+			all.LogLevel.source = word.source
 		}
 	}
 	if word, ok := m.last("wdir"); ok {
-		all["remote-dir"] = word
+		all.RemoteDir.say(word.text, word.source)
 	}
 	if word, ok := m.last("bind-to"); ok && m.job.Bind.Mode != "" {
-		all["numa-binding"] = word
+		all.NUMABinding.say(word.text, word.source)
 	}
 	return all
 }

@@ -62,7 +62,7 @@ func (m *mpiJob) nodes() {
 
 // mapBy reads --map-by: how many workers each host has, 0 for as many as its slots, and whether hosts have them in
 // turn.
-func (m *mpiJob) mapBy(word given, each int, over bool) (perNode int, byNode, oversubscribe bool) {
+func (m *mpiJob) mapBy(word value, each int, over bool) (perNode int, byNode, oversubscribe bool) {
 	parts := strings.Split(word.text, ":")
 	perNode, oversubscribe = each, over
 	switch parts[0] {
@@ -110,7 +110,7 @@ func (m *mpiJob) hosts() (list []hosts.Host, source job.Source, ok bool) {
 	file, inFile := m.last("hostfile")
 	for _, name := range defaultHostfiles {
 		if text := m.env[name]; text != "" && !named && !inFile {
-			file, inFile = given{text: text, source: job.Source{Kind: job.FromVariable, Name: name}}, true
+			file, inFile = value{text: text, source: job.Source{Kind: job.FromVariable, Name: name}}, true
 		}
 	}
 	var err error
@@ -126,7 +126,7 @@ func (m *mpiJob) hosts() (list []hosts.Host, source job.Source, ok bool) {
 		list, err = readHostfile(&m.req, m.inv, file.text, hosts.MPI)
 	}
 	if err != nil {
-		m.wrong.addEach(given{source: source}, err)
+		m.wrong.addEach(source, err)
 		return nil, source, false
 	}
 	facts, err := platform.Detect(platform.Input{

@@ -165,7 +165,7 @@ func mpirunHelp() string {
 func mpiParser() *parser {
 	p := &parser{prog: mpirun}
 	for _, o := range mpiOptions() {
-		p.options = append(p.options, option{long: o.names[0]})
+		p.options = append(p.options, option{name: o.names[0]})
 	}
 	return p
 }
@@ -178,7 +178,7 @@ func mpirunFlags(prog string) *pflag.FlagSet {
 		if o.refused != "" {
 			continue
 		}
-		w := &word{arg: o.arg, isSwitch: o.words == 0, choices: func() []string { return wordsOf(o.arg) }}
+		w := &flagWord{arg: o.arg, isSwitch: o.words == 0, choices: func() []string { return wordsOf(o.arg) }}
 		f := &pflag.Flag{Name: o.names[0], Usage: o.help, Value: w}
 		for _, name := range o.names {
 			w.spellings = append(w.spellings, "-"+name, "--"+name)

@@ -3,7 +3,6 @@ package dialect
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path"
 	"slices"
@@ -12,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"muster/internal/errhint"
+	"muster/internal/platform"
 	"muster/launch/job"
 )
 
@@ -66,19 +66,16 @@ func Native(inv Invocation) (Request, error) {
 	if all, _ := flags.GetBool(helpAllFlag); all {
 		return Request{}, printed(nativeHelp(true))
 	}
-	command := map[string]given{}
-	maps.Copy(command, inv.Own.words)
+	command := *inv.Own.given()
 	flags.Visit(func(f *pflag.Flag) {
-		if f.Name == helpAllFlag { // --help-all=false, which asks for nothing
-			return
+		if w, ok := f.Value.(*flagWord); ok { // else it is --help-all=false, which asks for nothing
+			w.option.of(&command).say(w.text, job.Source{Kind: job.FromFlag, Name: "--" + f.Name})
 		}
-		name := f.Annotations[flagAnnotation][0]
-		command[name] = given{text: f.Value.String(), source: job.Source{Kind: job.FromFlag, Name: "--" + f.Name}}
 	})
-	words := resolve(list, command, env, []string{ownPrefix, petPrefix}, inv.ReadFile, &wrong)
+	words := resolve(list, &command, env, []string{ownPrefix, petPrefix}, inv.ReadFile, &wrong)
 	file := readJobFile(inv, words, rest, &wrong)
 	if file.words(words, &wrong); wrong.list != nil && file.named {
-		return Request{JSON: switched(words["json"])}, wrong.err() // what follows would be about nothing
+		return Request{JSON: words.JSON.switched()}, wrong.err() // what follows would be about nothing
 	}
 	standalone(words, &wrong)
 	facts, warnings := askPlatform(inv, env, words, &wrong)
@@ -97,7 +94,8 @@ func Native(inv Invocation) (Request, error) {
 		panic("internal error: the default signals are wrong")
 	}
 	watchdog(&r.Job, env)
-	equivalents := applyConf(&r.Job, words["rdzv-conf"], &wrong)
+	equivalents := newOwnWords()
+	applyConf(&r.Job, words.RdzvConf, equivalents, &wrong)
 	r.Job.Meeting.Backend = backendStandalone // until a setting says otherwise
 	r.give(list, words, equivalents, &wrong)
 	settleSimulation(&r, words, &wrong)
@@ -128,29 +126,29 @@ func Native(inv Invocation) (Request, error) {
 const helpAllFlag = "help-all"
 
 // nativeFlags are the flags of muster run.
-func nativeFlags(list []setting) *pflag.FlagSet {
+func nativeFlags(list []*option) *pflag.FlagSet {
 	flags := flagSet("run", list)
 	flags.Bool(helpAllFlag, false, "Print the help text with all flags and exit.")
 	return flags
 }
 
 // standalone makes of --standalone what it says: this node alone, whatever a platform says of others.
-func standalone(words map[string]given, wrong *problems) {
-	word := words["standalone"]
-	if !switched(word) {
+func standalone(words *ownWords, wrong *problems) {
+	word := words.Standalone
+	if !word.switched() {
 		return
 	}
-	for _, flag := range []string{"hosts", "hostfile", "rdzv", "node-rank", "spares", "simulate-nodes"} {
-		if other, ok := words[flag]; ok && other.text != "" && other.text != "0" {
+	others := []value{words.Hosts, words.Hostfile, words.Rdzv, words.NodeRank, words.Spares, words.SimulateNodes}
+	if nodes := words.NNodes; nodes.text != "1" && nodes.text != "1:1" {
+		others = append(others, nodes)
+	}
+	for _, other := range others {
+		if other.given && other.text != "" && other.text != "0" {
 			wrong.add(fmt.Errorf("cannot use %s with %s: --standalone is one node by itself; leave one of them out",
-				word.written("standalone"), other.written(flag)))
+				word.written(), other.written()))
 		}
 	}
-	if nodes, ok := words["nnodes"]; ok && nodes.text != "1" && nodes.text != "1:1" {
-		wrong.add(fmt.Errorf("cannot use %s with %s: --standalone is one node by itself; leave one of them out", word.written("standalone"),
-			nodes.written("nnodes")))
-	}
-	words["platform"] = given{text: "none", source: word.source}
+	words.Platform.say(platform.None, word.source)
 }
 
 // isLauncher reports whether a program is a launcher, which has flags of such names itself.
@@ -175,7 +173,7 @@ func behindScript(args []string) (warnings []string) {
 // defaultSignals end a job when they reach muster; they are torchrun's.
 const defaultSignals = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 
-func nativeCommand(r *Request, inv Invocation, args []string, words map[string]given, env environ, wrong *problems) {
+func nativeCommand(r *Request, inv Invocation, args []string, words *ownWords, env environ, wrong *problems) {
 	if len(args) == 0 || args[0] == "" {
 		wrong.add(errors.New("cannot start without a command: name it behind the flags, as in muster run -n 2 -- python train.py"))
 		return
@@ -183,7 +181,7 @@ func nativeCommand(r *Request, inv Invocation, args []string, words map[string]g
 	if !isLauncher(args[0]) {
 		r.Job.Warnings = append(r.Job.Warnings, behindScript(args[1:])...)
 	}
-	module, plain := switched(words["module"]), switched(words["no-python"])
+	module, plain := words.Module.switched(), words.NoPython.switched()
 	c := job.Command{Kind: job.Program, Name: args[0], Args: args[1:]}
 	switch {
 	case module && plain:
@@ -199,45 +197,39 @@ func nativeCommand(r *Request, inv Invocation, args []string, words map[string]g
 	r.Job.Command = c
 }
 
-func switched(word given) bool {
-	on, err := parseSwitch(word.text)
-	return on && err == nil
-}
-
 // checkPolicy refuses a restart policy that was asked for and cannot act, and one that forbids what was asked for.
-func checkPolicy(r *Request, words map[string]given, wrong *problems) {
+func checkPolicy(r *Request, words *ownWords, wrong *problems) {
 	policy, restarts := r.Job.Restart.Policy, r.Job.Restart.MaxRestarts
 	switch {
-	case words["restart-policy"].source.Kind != job.FromFlag:
+	case words.RestartPolicy.source.Kind != job.FromFlag:
 	case policy == job.RestartNever && restarts > 0:
 		wrong.add(fmt.Errorf("cannot use --restart-policy never with %s: leave one of them out",
-			words["max-restarts"].written("max-restarts")))
+			words.MaxRestarts.written()))
 	case policy == job.RestartOnNodeFail:
-		if word := words["max-restarts"]; restarts > 0 && word.source.Kind == job.FromFlag {
-			wrong.add(fmt.Errorf("cannot use --restart-policy on-node-fail with %s: no exit restarts the workers then; leave one of them out", word.written("max-restarts")))
+		if word := words.MaxRestarts; restarts > 0 && word.source.Kind == job.FromFlag {
+			wrong.add(fmt.Errorf("cannot use --restart-policy on-node-fail with %s: no exit restarts the workers then; leave one of them out",
+				word.written()))
 		}
 		if r.Job.Restart.ReplaceLimit == 0 {
 			wrong.add(fmt.Errorf("cannot use --restart-policy on-node-fail with %s: nothing would be restarted",
-				words["restart-limit"].written("restart-limit")))
+				words.RestartLimit.written()))
 		}
 	}
 }
 
 // backendOf is the backend whose settings --rdzv-conf has.
-func backendOf(words map[string]given) string {
+func backendOf(words *ownWords) string {
 	var m job.Meeting
-	if word, ok := words["rdzv"]; ok {
-		if parseRdzv(&m, word.text) != nil {
+	if words.Rdzv.given {
+		if parseRdzv(&m, words.Rdzv.text) != nil {
 			return backendC10d // the word is refused later
 		}
 		return m.Backend
 	}
-	_, port := words["master-port"]
-	_, rank := words["node-rank"]
-	switch _, spares := words["spares"]; {
-	case hosted(words) && (spares || strings.Contains(words["nnodes"].text, ":")):
+	switch {
+	case hosted(words) && (words.Spares.given || strings.Contains(words.NNodes.text, ":")):
 		return backendMuster
-	case port || rank || hosted(words):
+	case words.MasterPort.given || words.NodeRank.given || hosted(words):
 		return backendStatic
 	}
 	return backendStandalone
@@ -252,22 +244,19 @@ func isNP(flags *pflag.FlagSet, typed []string) bool {
 		slices.ContainsFunc(typed, func(word string) bool { return strings.HasPrefix(word, "-np") })
 }
 
-// flagAnnotation holds the name of the setting that a flag, or its alias, sets.
-const flagAnnotation = "setting"
-
-// word is the value of a flag as it was typed; the setting reads it later, together with words from other sources.
-type word struct {
+// flagWord is the value of a flag as it was typed; the setting reads it later, together with words from other sources.
+type flagWord struct {
+	option    *option
 	text, arg string
 	isSwitch  bool
-	pairs     bool
 	separator string // between several words, where each counts and not only the last
 	choices   func() []string
 	spellings []string // further ones, with their dashes
 }
 
-func (w *word) String() string { return w.text }
+func (w *flagWord) String() string { return w.text }
 
-func (w *word) Set(text string) error {
+func (w *flagWord) Set(text string) error {
 	if w.separator != "" && w.text != "" {
 		text = w.text + w.separator + text
 	}
@@ -276,7 +265,7 @@ func (w *word) Set(text string) error {
 }
 
 // Type is what pflag's and cobra's own texts show behind the flag.
-func (w *word) Type() string {
+func (w *flagWord) Type() string {
 	if w.isSwitch {
 		return "bool"
 	}
@@ -287,7 +276,7 @@ func normal(name string) pflag.NormalizedName {
 	return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
 }
 
-func flagSet(name string, list []setting) *pflag.FlagSet {
+func flagSet(name string, list []*option) *pflag.FlagSet {
 	flags := pflag.NewFlagSet(name, pflag.ContinueOnError)
 	flags.SetInterspersed(false)
 	flags.SortFlags = false
@@ -295,19 +284,18 @@ func flagSet(name string, list []setting) *pflag.FlagSet {
 	flags.Usage = func() {}
 	for _, s := range list {
 		// Of a flag and its alias the last one typed counts.
-		shared := &word{arg: s.arg, isSwitch: s.withoutWord(), pairs: s.pairs, separator: s.separator, choices: s.choices}
-		for _, name := range []string{s.flag, s.alias} {
+		shared := &flagWord{option: s, arg: s.arg, isSwitch: !s.kind.takesWord(), separator: s.separator, choices: s.fixed}
+		for _, name := range []string{s.name, s.alias} {
 			if name == "" {
 				continue
 			}
 			f := &pflag.Flag{
-				Name: name, Usage: s.usage(), Value: shared,
-				Annotations: map[string][]string{flagAnnotation: {s.flag}}, Hidden: name == s.alias,
+				Name: name, Usage: s.usage(), Value: shared, Hidden: name == s.alias,
 			}
-			if name == s.flag {
+			if name == s.name {
 				f.Shorthand = s.short
 			}
-			if s.withoutWord() {
+			if !s.kind.takesWord() {
 				f.NoOptDefVal = "true"
 			}
 			flags.AddFlag(f)
@@ -336,7 +324,7 @@ func parseFlags(flags *pflag.FlagSet, args []string) (command []string, err erro
 }
 
 // lastOfPairs is the flag that args end with and its value, if it is one of pairs.
-func lastOfPairs(flags *pflag.FlagSet, args []string) *word {
+func lastOfPairs(flags *pflag.FlagSet, args []string) *flagWord {
 	if len(args) == 0 {
 		return nil
 	}
@@ -348,17 +336,17 @@ func lastOfPairs(flags *pflag.FlagSet, args []string) *word {
 	if f == nil || !strings.HasPrefix(name, "--") {
 		return nil
 	}
-	if w, ok := f.Value.(*word); ok && w.pairs {
+	if w, ok := f.Value.(*flagWord); ok && w.option != nil && w.option.kind == kindPairs {
 		return w
 	}
 	return nil
 }
 
-func flagProblem(err error, list []setting) error {
+func flagProblem(err error, list []*option) error {
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		names := []string{"--" + helpAllFlag}
 		for _, s := range list {
-			names = append(names, "--"+s.flag)
+			names = append(names, "--"+s.name)
 			if s.alias != "" {
 				names = append(names, "--"+s.alias)
 			}

@@ -1,6 +1,7 @@
 package dialect
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -17,14 +18,22 @@ import (
 //
 // The zero value holds none.
 type Own struct {
-	words map[string]given
+	words *ownWords // nil for none
+}
+
+// given are the words of the flags.
+func (o Own) given() *ownWords {
+	if o.words == nil {
+		return newOwnWords()
+	}
+	return o.words
 }
 
 // ParseOwn takes muster's own flags from the front of args and returns the rest: the dialect's name and its arguments.
 // It stops at the first word that is none of these flags, such as --help, and leaves that to the caller; only what
 // looks like a misspelt flag is an error, with status 2.
 func ParseOwn(args []string) (Own, []string, error) {
-	own := Own{words: map[string]given{}}
+	own := Own{words: newOwnWords()}
 	var wrong problems
 	for len(args) > 0 && strings.HasPrefix(args[0], "--") && args[0] != "--" {
 		spelling, text, joined := strings.Cut(args[0], "=")
@@ -39,7 +48,7 @@ func ParseOwn(args []string) (Own, []string, error) {
 		args = args[1:]
 		switch {
 		case joined:
-		case s.withoutWord():
+		case !s.kind.takesWord():
 			text = "true"
 		case len(args) == 0:
 			wrong.add(fmt.Errorf("cannot use %s without a value", spelling))
@@ -47,34 +56,35 @@ func ParseOwn(args []string) (Own, []string, error) {
 		default:
 			text, args = args[0], args[1:]
 		}
-		for s.pairs && len(args) > 0 && pairWord().MatchString(args[0]) {
+		for s.kind == kindPairs && len(args) > 0 && pairWord().MatchString(args[0]) {
 			text, args = text+" "+args[0], args[1:]
 		}
-		if before, again := own.words[name]; again && s.separator != "" {
-			text = before.text + s.separator + text
+		word := s.of(own.words)
+		if word.given && s.separator != "" {
+			text = word.text + s.separator + text
 		}
-		own.words[name] = given{text: text, source: job.Source{Kind: job.FromFlag, Name: "--" + name}}
+		word.say(text, job.Source{Kind: job.FromFlag, Name: "--" + name})
 	}
 	return own, args, wrong.err()
 }
 
 // json reports whether errors of a command line that could not be read are to be printed as JSON.
 func (o Own) json(env environ) bool {
-	word, ok := o.words["json"]
-	if !ok {
-		word.text = env[variable(ownPrefix, "json")]
+	word := o.given().JSON
+	if !word.given {
+		word.text = env[variable(ownPrefix, word.option.name)]
 	}
-	return switched(word)
+	return word.switched()
 }
 
 // LogFormat is what --log-format says in front of a dialect's name, empty where it does not stand there.
-func (o Own) LogFormat() string { return o.words["log-format"].text }
+func (o Own) LogFormat() string { return o.given().LogFormat.text }
 
 // anywhere returns the setting that may stand in front of a dialect's name, nil for none.
-func anywhere(flag string) *setting {
-	for _, s := range allSettings() {
-		if (s.anywhere || s.lent) && s.flag == flag {
-			return &s
+func anywhere(flag string) *option {
+	for _, s := range settings() {
+		if (s.anywhere || s.lent) && s.name == flag {
+			return s
 		}
 	}
 	return nil
@@ -83,39 +93,47 @@ func anywhere(flag string) *setting {
 // anywhereFlags are the flags that may stand in front of some dialect's name.
 func anywhereFlags() []string {
 	var flags []string
-	for _, s := range allSettings() {
+	for _, s := range settings() {
 		if s.anywhere || s.lent {
-			flags = append(flags, "--"+s.flag)
+			flags = append(flags, "--"+s.name)
 		}
 	}
 	return flags
 }
 
 // inFront are the settings that may stand in front of the dialect's name, or as variables: it has none of the lent ones
-// itself.
-func (p *parser) inFront() []setting {
-	list := slices.DeleteFunc(settings(), func(s setting) bool { return !s.anywhere && (!s.lent || p.has(s.flag)) })
-	for i := range list {
-		if list[i].flag == "warm" {
-			list[i].def = warmElsewhere
+// itself. Their aliases may be flags of the dialect's.
+func (p *parser) inFront() []*option {
+	var list []*option
+	for _, s := range settings() {
+		if !s.anywhere && (!s.lent || p.has(s.name)) {
+			continue
 		}
+		if s.alias != "" || s.elsewhere != "" {
+			s = new(*s)
+			s.alias, s.def = "", cmp.Or(s.elsewhere, s.def)
+		}
+		list = append(list, s)
 	}
 	return list
 }
 
 // apply makes muster's own settings count in a foreign dialect, and returns their words. equivalents are the values
 // some of them have there through the dialect's own flags, variables or habits.
-func (o Own) apply(r *Request, inv Invocation, env environ, p *parser, equivalents map[string]given, wrong *problems) map[string]given {
+func (o Own) apply(r *Request, inv Invocation, env environ, p *parser, equivalents *ownWords, wrong *problems) *ownWords {
 	list := p.inFront()
-	for i := range list {
-		list[i].alias = "" // it may be a flag of the dialect's
-	}
-	for _, flag := range slices.Sorted(maps.Keys(o.words)) {
-		if !namesFlag(list, flag) {
-			wrong.add(fmt.Errorf("cannot use --%s in front of %s: it is a flag of that launcher; put it behind its name", flag, p.prog))
+	command := o.given()
+	var theirs []string
+	for _, s := range settings() {
+		if s.of(command).given && !namesFlag(list, s.name) {
+			theirs = append(theirs, s.name)
 		}
 	}
-	words := resolve(list, o.words, env, []string{ownPrefix}, inv.ReadFile, wrong)
+	slices.Sort(theirs)
+	for _, flag := range theirs {
+		wrong.add(fmt.Errorf("cannot use --%s in front of %s: it is a flag of that launcher; put it behind its name", flag, p.prog))
+	}
+	words := resolve(list, command, env, []string{ownPrefix}, inv.ReadFile, wrong)
 	r.give(list, words, equivalents, wrong)
 	if logs := &r.Job.Logs; logs.Prefix == "" && !p.has("tee") &&
 		(logs.Tee.Any() || r.Job.Hosts.CollectLogs != "") { // a launcher without it has no prefix of its own for such lines
@@ -126,7 +144,7 @@ func (o Own) apply(r *Request, inv Invocation, env environ, p *parser, equivalen
 	}
 	flags := make([]string, 0, len(p.options))
 	for _, opt := range p.options {
-		flags = append(flags, opt.long)
+		flags = append(flags, opt.name)
 	}
 	r.Job.Warnings = append(r.Job.Warnings, misspelt(env, flags)...)
 	r.Job.Warnings = append(r.Job.Warnings, p.unreadVariables(r, env, list)...)
@@ -138,43 +156,42 @@ func (o Own) apply(r *Request, inv Invocation, env environ, p *parser, equivalen
 
 // give sets all settings of the list to their words. Where a setting also has a value through something else, its
 // equivalent, the stronger source wins, and of two flags that disagree neither does.
-func (r *Request) give(list []setting, words, equivalents map[string]given, wrong *problems) {
+func (r *Request) give(list []*option, words, equivalents *ownWords, wrong *problems) {
 	for _, s := range list {
-		word, ok := words[s.flag]
-		other, both := equivalents[s.flag]
-		if both && (!ok || other.source.Kind > word.source.Kind) {
-			r.Settings = append(r.Settings, Setting{Flag: s.flag, Value: other.text, Source: other.source})
+		word, other := s.of(words), s.of(equivalents)
+		if other.given && (!word.given || other.source.Kind > word.source.Kind) {
+			r.Settings = append(r.Settings, Setting{Flag: s.name, Value: other.text, Source: other.source})
 			continue
 		}
-		if both && word.source.Kind == job.FromFlag && other.source.Kind == job.FromFlag {
+		if other.given && word.source.Kind == job.FromFlag && other.source.Kind == job.FromFlag {
 			wrong.add(fmt.Errorf("cannot use %s and %s together: give one of them", word.source.Name, other.source.Name))
 			continue
 		}
-		s.give(r, word, ok, wrong)
+		s.give(r, word, wrong)
 	}
 }
 
-// give sets s to a word that was found, or leaves it at its default, and notes which.
-func (s *setting) give(r *Request, word given, found bool, wrong *problems) {
-	if !found {
-		r.Settings = append(r.Settings, Setting{Flag: s.flag, Value: s.def})
+// give sets s to its word, or leaves it at its default, and notes which.
+func (o *option) give(r *Request, word *value, wrong *problems) {
+	if !word.given {
+		r.Settings = append(r.Settings, Setting{Flag: o.name, Value: o.def})
 		return
 	}
-	r.Settings = append(r.Settings, Setting{Flag: s.flag, Value: word.text, Source: word.source})
-	if err := s.set(r, word.text); err != nil {
-		wrong.add(fmt.Errorf("cannot use %s: %w", word.written(s.flag), err))
+	r.Settings = append(r.Settings, Setting{Flag: o.name, Value: word.text, Source: word.source})
+	if err := o.set(r, word.text); err != nil {
+		wrong.add(fmt.Errorf("cannot use %s: %w", word.written(), err))
 	}
 }
 
 // resolve finds the word for each setting: on the command line, in a variable (prefixes, strongest first), or in the
-// file of --config. Settings that nobody gave are missing from the result.
-func resolve(list []setting, command map[string]given, env environ, prefixes []string,
+// file of --config.
+func resolve(list []*option, command *ownWords, env environ, prefixes []string,
 	readFile func(string) ([]byte, error), wrong *problems,
-) map[string]given {
-	words := map[string]given{}
+) *ownWords {
+	words := newOwnWords()
 	for _, prefix := range slices.Backward(prefixes) {
 		for _, s := range list {
-			name := variable(prefix, s.flag)
+			name := variable(prefix, s.name)
 			if s.alias != "" && env[name] == "" {
 				name = variable(prefix, s.alias)
 			}
@@ -182,58 +199,28 @@ func resolve(list []setting, command map[string]given, env environ, prefixes []s
 				if s.separator == several {
 					text = strings.ReplaceAll(text, "\n", several)
 				}
-				s.over(words, given{text: text, source: job.Source{Kind: job.FromVariable, Name: name}})
-			} else if text := env[fakeVariable]; text != "" && prefix == ownPrefix && s.flag == "accelerator" {
-				words[s.flag] = given{text: "fake:" + text, source: job.Source{Kind: job.FromVariable, Name: fakeVariable}}
+				s.of(words).over(value{text: text, source: job.Source{Kind: job.FromVariable, Name: name}})
+			} else if text := env[fakeVariable]; text != "" && prefix == ownPrefix && s.word == &ownRows().blank.Accelerator {
+				words.Accelerator.say("fake:"+text, job.Source{Kind: job.FromVariable, Name: fakeVariable})
 			}
 		}
 	}
 	for _, s := range list {
-		if word, ok := command[s.flag]; ok {
-			s.over(words, word)
+		if word := s.of(command); word.given {
+			s.of(words).over(*word)
 		}
 	}
-	file, ok := words["config"]
-	if !ok {
+	if !words.Config.given {
 		return words
 	}
-	fromFile, err := readConfig(file.text, list, readFile)
+	fromFile, err := readConfig(words.Config.text, list, readFile)
 	wrong.merge(err)
 	for _, s := range list {
-		if word, ok := fromFile[s.flag]; ok {
-			s.under(words, word)
+		if word := s.of(fromFile); word.given {
+			s.of(words).under(*word)
 		}
 	}
 	return words
-}
-
-// below is where the word of a weaker source stands, of a setting to which that counts beside a stronger one.
-func below(flag string) string { return flag + several }
-
-// over sets the setting's word to a stronger one.
-func (s *setting) over(words map[string]given, word given) {
-	if s.separator == several {
-		for flag := s.flag; ; flag = below(flag) {
-			before, taken := words[flag]
-			words[flag] = word
-			if !taken {
-				return
-			}
-			word = before
-		}
-	}
-	words[s.flag] = word
-}
-
-// under gives the setting a weaker word than it has.
-func (s *setting) under(words map[string]given, word given) {
-	flag := s.flag
-	for _, taken := words[flag]; taken && s.separator == several; _, taken = words[flag] {
-		flag = below(flag)
-	}
-	if _, taken := words[flag]; !taken {
-		words[flag] = word
-	}
 }
 
 // fakeVariable is the short way to ask for a fake accelerator in every dialect.
@@ -245,7 +232,7 @@ func misspelt(env environ, flags []string) []string {
 	// Names that other parts of muster read, or that muster gives its workers and a muster inside a worker inherits.
 	known := []string{"FAKE", "FAKE_NODE", "SIMULATED", "SIMULATION", "RUN_DIR", "ROUND", "SOCKET", "CKPT_MEMORY", "REPLICA", "SIDECAR_INDEX"}
 	for _, s := range settings() {
-		known = append(known, variable("", s.flag))
+		known = append(known, variable("", s.name))
 		if s.alias != "" {
 			known = append(known, variable("", s.alias))
 		}
@@ -268,21 +255,21 @@ func misspelt(env environ, flags []string) []string {
 
 // unreadVariables warns in one line of the variables of settings that count for other launchers and not for this one,
 // which reads those of the list and of its own options.
-func (p *parser) unreadVariables(r *Request, env environ, list []setting) []string {
+func (p *parser) unreadVariables(r *Request, env environ, list []*option) []string {
 	read := map[string]bool{fakeVariable: true}
 	for i := range p.options {
 		if o := &p.options[i]; slices.Contains(p.prefixesOf(o), ownPrefix) {
-			read[variable(ownPrefix, o.long)] = true
+			read[variable(ownPrefix, o.name)] = true
 		}
 	}
 	for _, s := range list {
-		read[variable(ownPrefix, s.flag)] = true
+		read[variable(ownPrefix, s.name)] = true
 	}
 	var idle []string
-	for _, s := range allSettings() {
-		for _, flag := range []string{s.flag, s.alias} {
+	for _, s := range settings() {
+		for _, flag := range []string{s.name, s.alias} {
 			name := variable(ownPrefix, flag)
-			if text := env[name]; flag != "" && text != "" && !read[name] && !r.asksNothing(&s, text) {
+			if text := env[name]; flag != "" && text != "" && !read[name] && !r.asksNothing(s, text) {
 				idle = append(idle, name)
 			}
 		}
@@ -295,30 +282,29 @@ func (p *parser) unreadVariables(r *Request, env environ, list []setting) []stri
 }
 
 // tell corrects what Settings and Sources say of a flag whose value follows from another one.
-func (r *Request) tell(flag, value string, source job.Source) {
+func (r *Request) tell(of *value, text string, source job.Source) {
 	for i := range r.Settings {
-		if r.Settings[i].Flag == flag {
-			r.Settings[i].Value, r.Settings[i].Source = value, source
+		if r.Settings[i].Flag == of.option.name {
+			r.Settings[i].Value, r.Settings[i].Source = text, source
 		}
 	}
 }
 
 // checkRules refuses rules that contradict each other, wherever they came from.
-func checkRules(r *Request, words map[string]given, wrong *problems) {
+func checkRules(r *Request, words *ownWords, wrong *problems) {
 	rules := &r.Job.Restart
 	if rules.BackoffLimit > 0 && rules.MaxRestarts == 0 && rules.Policy != job.RestartOnNodeFail { // who bounds restarts wants some
 		rules.MaxRestarts = rules.BackoffLimit
-		r.tell("max-restarts", strconv.Itoa(rules.MaxRestarts), words["backoff-limit"].source)
+		r.tell(&words.MaxRestarts, strconv.Itoa(rules.MaxRestarts), words.BackoffLimit.source)
 	}
 	if rules.Policy == job.RestartAlways && rules.Deadline == 0 {
 		wrong.add(errhint.With(fmt.Errorf("cannot use %s without --active-deadline: the job would never end",
-			words["restart-policy"].written("restart-policy")), "give the time after which the job ends, such as --active-deadline 8h"))
+			words.RestartPolicy.written()), "give the time after which the job ends, such as --active-deadline 8h"))
 	}
-	_, bounded := words["restart-backoff"]
 	if rules.Delay > rules.DelayMax {
-		if bounded && strings.Contains(words["restart-backoff"].text, ":") {
+		if strings.Contains(words.RestartBackoff.text, ":") {
 			wrong.add(fmt.Errorf("cannot use %s with %s: the first pause is longer than the longest",
-				words["restart-delay"].written("restart-delay"), words["restart-backoff"].written("restart-backoff")))
+				words.RestartDelay.written(), words.RestartBackoff.written()))
 		}
 		rules.DelayMax = rules.Delay
 	}

@@ -20,12 +20,12 @@ const simulated = ownPrefix + "SIMULATED"
 //
 // Where the words say all of how many nodes meet and where, somebody else than the platform arranges the job, and what
 // is wrong with the platform's variables is only worth a warning.
-func askPlatform(inv Invocation, env environ, words map[string]given, wrong *problems) (*platform.Facts, []string) {
-	word, asked := words["platform"]
+func askPlatform(inv Invocation, env environ, words *ownWords, wrong *problems) (*platform.Facts, []string) {
+	word, asked := words.Platform, words.Platform.given
 	if !asked {
 		word.text = platform.Auto
 	}
-	if _, simulation := words["simulate-nodes"]; simulation || env[simulated] != "" {
+	if words.SimulateNodes.given || env[simulated] != "" {
 		return nil, nil
 	}
 	facts, err := platform.Detect(platform.Input{
@@ -36,7 +36,7 @@ func askPlatform(inv Invocation, env environ, words map[string]given, wrong *pro
 	case err != nil && asked && !slices.Contains(append(platform.Names(), platform.Auto, platform.None), word.text):
 		return nil, nil // the setting itself refuses it
 	case err != nil && asked && word.text != platform.Auto:
-		wrong.add(fmt.Errorf("cannot use %s: %w", word.written("platform"), err))
+		wrong.add(fmt.Errorf("cannot use %s: %w", word.written(), err))
 		return nil, nil
 	case err != nil && arranged:
 		return nil, []string{fmt.Sprintf("no platform is taken into account: %v", err)}
@@ -56,47 +56,46 @@ func askPlatform(inv Invocation, env environ, words map[string]given, wrong *pro
 }
 
 // arranged reports whether words say how many nodes there are and, where they are several, how they meet.
-func arranged(words map[string]given) bool {
-	has := func(flag string) bool { _, ok := words[flag]; return ok }
-	nodes, err := parseNodes(words["nnodes"].text)
-	return has("nnodes") && (err != nil || nodes.Max <= 1 || has("rdzv") || has("node-rank") && has("master-addr"))
+func arranged(words *ownWords) bool {
+	nodes, err := parseNodes(words.NNodes.text)
+	return words.NNodes.given &&
+		(err != nil || nodes.Max <= 1 || words.Rdzv.given || words.NodeRank.given && words.MasterAddr.given)
 }
 
 // fromPlatform fills words with what the platform says. How nodes meet is taken as a whole: somebody who says where has
 // another place in mind than the platform.
-func fromPlatform(facts *platform.Facts, words map[string]given) {
-	has := func(flag string) bool { _, ok := words[flag]; return ok }
-	fill := func(flag string, v platform.Value) {
-		if v.Text == "" || has(flag) {
+func fromPlatform(facts *platform.Facts, words *ownWords) {
+	fill := func(word *value, v platform.Value) {
+		if v.Text == "" || word.given {
 			return
 		}
 		source := job.Source{Kind: job.FromPlatform, Name: v.From}
 		if v.Derived {
 			source.Name += derived
 		}
-		words[flag] = given{text: v.Text, source: source}
+		word.say(v.Text, source)
 	}
-	fill("nnodes", facts.Nodes)
-	fill("nproc-per-node", facts.Procs)
-	nodes, err := parseNodes(words["nnodes"].text)
+	fill(&words.NNodes, facts.Nodes)
+	fill(&words.NProcPerNode, facts.Procs)
+	nodes, err := parseNodes(words.NNodes.text)
 	if err != nil || nodes.Max <= 1 { // the first is refused elsewhere; one node meets nobody
 		return
 	}
-	fill("run-id", facts.RunID)
+	fill(&words.RunID, facts.RunID)
 	meet := func(at platform.Value) {
-		fill("rdzv", at)
+		fill(&words.Rdzv, at)
 		// The place is the job's own, so that any name will do: torchrun's where it has none.
-		fill("run-id", platform.Value{Text: "none", From: at.From, Derived: true})
+		fill(&words.RunID, platform.Value{Text: "none", From: at.From, Derived: true})
 	}
-	placed := elsewhere(words, "node-rank") || elsewhere(words, "master-addr")
+	placed := elsewhere(words.NodeRank) || elsewhere(words.MasterAddr)
 	switch {
-	case has("rdzv"):
-		fill("node-rank", facts.NodeRank)
+	case words.Rdzv.given:
+		fill(&words.NodeRank, facts.NodeRank)
 		return
 	case facts.Rendezvous.Text != "" && !placed:
 		meet(facts.Rendezvous)
-		fill("local-addr", facts.LocalAddr)
-		fill("node-rank", facts.NodeRank)
+		fill(&words.LocalAddr, facts.LocalAddr)
+		fill(&words.NodeRank, facts.NodeRank)
 		return
 	case nodes.Min < nodes.Max && !placed && facts.MasterAddr.Text != "":
 		// Nodes that come and go have no fixed ranks, and keep theirs where they can: they meet where node 0 is at first.
@@ -106,19 +105,18 @@ func fromPlatform(facts *platform.Facts, words map[string]given) {
 			at.Text += ":" + port
 		}
 		meet(at)
-		fill("node-rank", facts.NodeRank)
+		fill(&words.NodeRank, facts.NodeRank)
 		return
 	}
-	fill("node-rank", facts.NodeRank)
-	if !has("master-addr") { // else the port is of another place
-		fill("master-port", facts.MasterPort)
+	fill(&words.NodeRank, facts.NodeRank)
+	if !words.MasterAddr.given { // else the port is of another place
+		fill(&words.MasterPort, facts.MasterPort)
 	}
-	fill("master-addr", facts.MasterAddr)
+	fill(&words.MasterAddr, facts.MasterAddr)
 }
 
 // elsewhere reports whether a flag was given by somebody else than the platform. Kubeflow sets PET_ variables: with a
 // master and an elastic policy fixed ranks as well as a rendezvous, and torchrun takes the latter.
-func elsewhere(words map[string]given, flag string) bool {
-	word, ok := words[flag]
-	return ok && !strings.HasPrefix(word.source.Name, petPrefix)
+func elsewhere(word value) bool {
+	return word.given && !strings.HasPrefix(word.source.Name, petPrefix)
 }

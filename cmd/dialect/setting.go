@@ -19,7 +19,7 @@ type Setting struct {
 
 // finish refuses what was given and is not read, unless something else is wrong already, and notes where everything
 // came from. words are muster's own settings that were given.
-func (r *Request) finish(words map[string]given, wrong *problems) error {
+func (r *Request) finish(words *ownWords, wrong *problems) error {
 	if wrong.list == nil {
 		r.unread(words, wrong)
 	}
@@ -28,7 +28,7 @@ func (r *Request) finish(words map[string]given, wrong *problems) error {
 	}
 	r.sources()
 	if len(r.Job.Hosts.Nodes) > 0 {
-		r.finishHosts()
+		r.finishHosts(words)
 	}
 	return nil
 }

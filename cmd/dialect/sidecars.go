@@ -31,15 +31,15 @@ func sidecarWords(text string) ([]string, error) {
 }
 
 // settleSidecars takes the commands that run beside the workers, of all sources.
-func settleSidecars(r *Request, words map[string]given, wrong *problems) {
-	strongest := words["sidecar"].text
-	for _, word := range pieces(words, "sidecar") {
+func settleSidecars(r *Request, words *ownWords, wrong *problems) {
+	strongest := words.Sidecar.text
+	for _, word := range words.Sidecar.pieces() {
 		command, err := sidecarWords(word.text)
 		switch {
 		case err == nil:
 			r.Job.Sidecars = append(r.Job.Sidecars, command)
 		case !strings.Contains(strongest, word.text): // of that checkSidecars has said it
-			wrong.add(fmt.Errorf("cannot use %s: %w", word.written("sidecar"), err))
+			wrong.add(fmt.Errorf("cannot use %s: %w", word.written(), err))
 		}
 	}
 	if n := len(r.Job.Sidecars); n > job.MaxSidecars {

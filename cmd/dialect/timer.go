@@ -22,39 +22,35 @@ const (
 // timerHabits has xpu_timer's variables stand for muster's settings, where it is told to look for hangs.
 func (t *torchrunJob) timerHabits() {
 	h := &t.job.Hang
-	for _, s := range timerSettings(t.env) {
-		switch s.flag {
-		case "hang-timeout":
-			n, err := strconv.ParseInt(t.env[timerTimeout], 10, 32)
-			if err != nil || n < 0 {
-				t.wrong.add(fmt.Errorf("cannot use %s=%q: give a number of seconds, 0 for no time-out", timerTimeout, t.env[timerTimeout]))
-				return
-			}
-			h.Timeout = time.Duration(n) * time.Second
-		case "hang-dir":
-			h.Dir = s.text
-		case "on-hang":
-			h.Action = job.HangFail
-		}
-		t.habits[s.flag] = given{text: s.text, source: job.Source{Kind: job.FromVariable, Name: s.from}}
+	timerWords(t.env, t.habits)
+	if !t.habits.HangTimeout.given {
+		return
+	}
+	n, err := strconv.ParseInt(t.env[timerTimeout], 10, 32)
+	if err != nil || n < 0 {
+		t.wrong.add(fmt.Errorf("cannot use %s=%q: give a number of seconds, 0 for no time-out", timerTimeout, t.env[timerTimeout]))
+		return
+	}
+	h.Timeout, h.Dir = time.Duration(n)*time.Second, t.habits.HangDir.text
+	if t.habits.OnHang.given {
+		h.Action = job.HangFail
 	}
 }
 
-// timerSetting is a setting of muster's by the name of its flag, its text, and the variable that it comes from.
-type timerSetting struct{ flag, text, from string }
-
-func timerSettings(env map[string]string) (all []timerSetting) {
+// timerWords gives muster's settings the words that follow from xpu_timer's variables, where it is told to look for
+// hangs.
+func timerWords(env map[string]string, words *ownWords) {
 	if env[timerTimeout] == "" {
-		return nil
+		return
 	}
-	all = []timerSetting{{"hang-timeout", env[timerTimeout] + "s", timerTimeout}}
+	from := func(name string) job.Source { return job.Source{Kind: job.FromVariable, Name: name} }
+	words.HangTimeout.say(env[timerTimeout]+"s", from(timerTimeout))
 	if env[timerPath] != "" {
-		all = append(all, timerSetting{"hang-dir", env[timerPath], timerPath})
+		words.HangDir.say(env[timerPath], from(timerPath))
 	}
 	if slices.Contains([]string{"1", "true", "on"}, strings.ToLower(env[timerKill])) {
-		all = append(all, timerSetting{"on-hang", "dump,fail", timerKill})
+		words.OnHang.say("dump,fail", from(timerKill))
 	}
-	return all
 }
 
 // TimerEnviron is the environment of a launcher that xpu_timer_launch is to start: muster's own variables say what those
@@ -68,9 +64,11 @@ func TimerEnviron(environ []string) []string {
 	if env[timerTimeout] == "" {
 		env[timerTimeout] = TimerSeconds
 	}
-	for _, s := range timerSettings(env) {
-		if name := "MUSTER_" + strings.ToUpper(strings.ReplaceAll(s.flag, "-", "_")); env[name] == "" {
-			environ = append(environ, name+"="+s.text)
+	words := newOwnWords()
+	timerWords(env, words)
+	for _, word := range []value{words.HangTimeout, words.HangDir, words.OnHang} {
+		if name := variable(ownPrefix, word.option.name); word.given && env[name] == "" {
+			environ = append(environ, name+"="+word.text)
 		}
 	}
 	return environ

@@ -3,7 +3,6 @@ package dialect
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -56,7 +55,7 @@ type torchrunJob struct {
 	// last, where there is one, changes what the job has become through torchrun's flags.
 	last   func(*job.Job)
 	master job.DLRoverMaster // the zero value but in DLRover's launcher
-	habits map[string]given  // values that muster's own settings have in a launcher that goes beyond torchrun
+	habits *ownWords         // values that muster's own settings have in a launcher that goes beyond torchrun
 	req    Request
 	job    *job.Job // of req
 	wrong  problems
@@ -76,7 +75,7 @@ func torchrun(inv Invocation, p *parser, adapt func(*torchrunJob)) (Request, err
 // torchrunOf makes the job of a command line that was read.
 func torchrunOf(inv Invocation, p *parser, in *parsed, adapt func(*torchrunJob)) (Request, error) {
 	env := newEnviron(inv.Environ)
-	t := &torchrunJob{env: env, parser: p, in: in, own: inv.Own, levelFrom: logLevel, habits: map[string]given{}}
+	t := &torchrunJob{env: env, parser: p, in: in, own: inv.Own, levelFrom: logLevel, habits: newOwnWords()}
 	t.req.Job = job.Job{
 		Dialect: p.prog, Restart: defaultRestart(), Stop: job.StopRules{Grace: defaultGrace},
 		Warm:         job.WarmRules{Wait: defaultWarmWait},
@@ -93,7 +92,7 @@ func torchrunOf(inv Invocation, p *parser, in *parsed, adapt func(*torchrunJob))
 	t.unsupported()
 	t.nodes()
 	t.backend()
-	equivalents := applyConf(t.job, t.given("rdzv-conf"), &t.wrong)
+	applyConf(t.job, t.given("rdzv-conf"), t.habits, &t.wrong)
 	t.command(inv.Argv0)
 	t.exits()
 	t.logs()
@@ -106,12 +105,10 @@ func torchrunOf(inv Invocation, p *parser, in *parsed, adapt func(*torchrunJob))
 		if o.kind == kindHelp || o.kind == kindPrint || o.own || (o.foreign || o.rare) && !v.explicit() {
 			continue
 		}
-		req.Settings = append(req.Settings, Setting{Flag: o.long, Value: v.shown(o.kind), Source: v.source})
+		req.Settings = append(req.Settings, Setting{Flag: o.name, Value: v.shown(o.kind), Source: v.source})
 	}
-	habits := t.equivalents()
-	maps.Copy(habits, t.habits)
-	maps.Copy(habits, equivalents)
-	words := t.own.apply(req, inv, env, p, habits, &t.wrong)
+	t.equivalents()
+	words := t.own.apply(req, inv, env, p, t.habits, &t.wrong)
 	if hosted(words) {
 		t.hosts(inv, words)
 	} else {
@@ -131,20 +128,22 @@ func torchrunOf(inv Invocation, p *parser, in *parsed, adapt func(*torchrunJob))
 // ownVariables adds to words those of the launcher's options that a variable of muster gives, as who reads them is
 // asked as of every setting; and warns of those to which the launcher gave another value, or that belong to an option
 // that was not given.
-func (t *torchrunJob) ownVariables(words map[string]given) {
+func (t *torchrunJob) ownVariables(words *ownWords) {
 	var idle []string
 	for i := range t.parser.options {
-		o, name := &t.parser.options[i], variable(ownPrefix, t.parser.options[i].long)
+		o, name := &t.parser.options[i], variable(ownPrefix, t.parser.options[i].name)
 		if t.env[name] == "" || !slices.Contains(t.parser.prefixesOf(o), ownPrefix) {
 			continue
 		}
 		source := t.in.values[o.dest()].source
-		if o.long == "start-method" && !t.in.values["run_path"].on {
+		if o.name == "start-method" && !t.in.values["run_path"].on {
 			idle = append(idle, name)
 			continue
 		}
-		if _, own := words[o.long]; source.Name == name && !own {
-			words[o.long] = given{text: t.env[name], source: source, theirs: true}
+		if own := settingNamed(o.name); source.Name == name && (own == nil || !own.of(words).given) {
+			if own != nil {
+				*own.of(words) = value{option: own, text: t.env[name], source: source, given: true, theirs: true}
+			}
 		} else if source.Name != name && source.Kind != job.FromFlag {
 			idle = append(idle, name)
 		}
@@ -154,24 +153,22 @@ func (t *torchrunJob) ownVariables(words map[string]given) {
 	}
 }
 
-// equivalents are the values that muster's own settings have through torchrun's flags, variables and habits.
-func (t *torchrunJob) equivalents() map[string]given {
-	all := map[string]given{
-		"stdin":     {text: "inherit"},
-		"log-level": {text: t.req.LogLevel},
-		"grace":     {text: t.job.Stop.Grace.String(), source: t.in.values["shutdown_timeout"].source},
-		"run-id":    {text: t.job.RunID},
+// equivalents adds to the habits what muster's own settings are through torchrun's flags, variables and habits.
+func (t *torchrunJob) equivalents() {
+	all := t.habits
+	all.Stdin.say("inherit", job.Source{})
+	all.Grace.say(t.job.Stop.Grace.String(), t.in.values["shutdown_timeout"].source)
+	if backend := t.job.Meeting.Backend; !all.JoinTimeout.given && (backend == backendStatic || backend == backendEtcd) {
+		all.JoinTimeout.say("900s", job.Source{})
 	}
-	if backend := t.job.Meeting.Backend; backend == backendStatic || backend == backendEtcd {
-		all["join-timeout"] = given{text: "900s"}
-	}
+	all.RunID.say(t.job.RunID, job.Source{})
 	if id := t.in.values["rdzv_id"]; id.explicit() && id.text == t.job.RunID {
-		all["run-id"] = given{text: id.text, source: id.source}
+		all.RunID.say(id.text, id.source)
 	}
+	all.LogLevel.say(t.req.LogLevel, job.Source{})
 	if t.env[t.levelFrom] != "" {
-		all["log-level"] = given{text: t.req.LogLevel, source: job.Source{Kind: job.FromVariable, Name: t.levelFrom}}
+		all.LogLevel.source = job.Source{Kind: job.FromVariable, Name: t.levelFrom}
 	}
-	return all
 }
 
 // shown is the value as --dry-run shows it.
@@ -183,9 +180,9 @@ func (v value) shown(k kind) string {
 }
 
 // given is the word of a flag and where it stood.
-func (t *torchrunJob) given(flag string) given {
+func (t *torchrunJob) given(flag string) value {
 	v := t.in.values[strings.ReplaceAll(flag, "-", "_")]
-	return given{text: v.text, source: v.source}
+	return value{option: &option{name: flag}, text: v.text, source: v.source}
 }
 
 // refuse adds a problem with the value of a flag, naming where the value came from.
@@ -195,7 +192,7 @@ func (t *torchrunJob) refuse(flag string, err error) {
 		if theirs, ok := t.names[flag]; ok {
 			name = theirs
 		}
-		t.wrong.add(fmt.Errorf("cannot use %s: %w", t.given(flag).written(name), err))
+		t.wrong.add(fmt.Errorf("cannot use %s: %w", t.given(flag).writtenAs(name), err))
 	}
 }
 

@@ -2,7 +2,6 @@ package dialect
 
 import (
 	"errors"
-	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -146,14 +145,14 @@ func (t *torchrunJob) nowhere(instead string) {
 }
 
 // settle holds what remains against each other. words are those of muster's own settings.
-func (t *torchrunJob) settle(words map[string]given) {
+func (t *torchrunJob) settle(words *ownWords) {
 	m, v := &t.job.Meeting, t.in.values
-	all := maps.Clone(words)
-	for _, flag := range []string{"nnodes", "node-rank", "local-addr"} {
-		if word := t.given(flag); word.source.Kind != job.FromDefault {
-			all[flag] = word
-		} else {
-			all[flag] = given{text: word.text}
+	all := *words
+	for own, theirs := range map[*value]value{
+		&all.NNodes: t.given("nnodes"), &all.NodeRank: t.given("node-rank"), &all.LocalAddr: t.given("local-addr"),
+	} {
+		if own.say(theirs.text, theirs.source); !theirs.explicit() {
+			own.source = job.Source{}
 		}
 	}
 	switch {
@@ -177,7 +176,7 @@ func (t *torchrunJob) settle(words map[string]given) {
 			t.refuse("rdzv-id", errors.New("a job of several nodes needs a name, the same on all of them"))
 		}
 	}
-	settleMeeting(&t.req, all, &t.wrong)
+	settleMeeting(&t.req, &all, &t.wrong)
 }
 
 // staticAddress is the endpoint, or --master-addr and --master-port, and the flag to name when it cannot be used. port
@@ -216,7 +215,7 @@ func (t *torchrunJob) ignored(by string, flags ...string) {
 
 func (t *torchrunJob) nodeRankIgnored() {
 	if v := t.in.values["node_rank"]; v.n != 0 {
-		t.warn("%s has no effect on one node", given{text: v.text, source: v.source}.written("node-rank"))
+		t.warn("%s has no effect on one node", value{text: v.text, source: v.source}.writtenAs("node-rank"))
 	}
 }
 

@@ -1,7 +1,7 @@
 package dialect
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,7 +19,7 @@ type condition struct {
 	// lack completes "it has no effect …", such as "without hosts"; remedy says what to do.
 	lack, remedy string
 	// met looks at the finished job. words are muster's own settings that were given.
-	met func(r *Request, words map[string]given) bool
+	met func(r *Request, words *ownWords) bool
 }
 
 // always is the use of settings that every job reads.
@@ -27,7 +27,7 @@ var always = use{}
 
 // when makes a condition of a look at the job alone.
 func when(lack, remedy string, met func(job *job.Job) bool) condition {
-	return condition{lack, remedy, func(r *Request, _ map[string]given) bool { return met(&r.Job) }}
+	return condition{lack, remedy, func(r *Request, _ *ownWords) bool { return met(&r.Job) }}
 }
 
 // Conditions of settings.
@@ -37,15 +37,15 @@ var (
 	byAgents = condition{
 		"on an elastic horovodrun, whose driver in the launcher starts workers one by one",
 		"leave it out, or start a job whose hosts do not change",
-		func(r *Request, _ map[string]given) bool { return !r.driven() },
+		func(r *Request, _ *ownWords) bool { return !r.driven() },
 	}
 	onHosts = condition{
 		"without hosts", "name them by --hosts or --hostfile, or as the launcher names hosts",
-		func(r *Request, _ map[string]given) bool { return len(r.Job.Hosts.Nodes) > 0 || r.Horovod != nil },
+		func(r *Request, _ *ownWords) bool { return len(r.Job.Hosts.Nodes) > 0 || r.Horovod != nil },
 	}
 	bySSH = condition{
 		"where all hosts are this machine", "leave it out: nothing is reached by ssh",
-		func(r *Request, _ map[string]given) bool {
+		func(r *Request, _ *ownWords) bool {
 			return r.driven() || slices.ContainsFunc(r.Job.Hosts.Nodes, func(n job.Node) bool {
 				return n.User != "" || n.Port != 0 || !isLoopback(n.Name)
 			})
@@ -58,7 +58,7 @@ var (
 	// guarded is met where a token opens something: what the nodes say to each other, or the page.
 	guarded = condition{
 		severalNodes.lack, "leave it out: one node meets no others; or give --http, too, whose page asks for it",
-		func(r *Request, words map[string]given) bool {
+		func(r *Request, words *ownWords) bool {
 			return severalNodes.met(r, words) || r.Job.See.HTTP != ""
 		},
 	}
@@ -78,7 +78,7 @@ var (
 		func(job *job.Job) bool { return job.Meeting.Backend == backendEtcd })
 	// notSimulated is for what all simulated nodes would do with the same file.
 	notSimulated = condition{
-		"on simulated nodes", "leave it out", func(r *Request, _ map[string]given) bool { return r.SimulateNodes == 0 },
+		"on simulated nodes", "leave it out", func(r *Request, _ *ownWords) bool { return r.SimulateNodes == 0 },
 	}
 	faked    = when("without a fake accelerator", "give --accelerator fake:FILE", func(job *job.Job) bool { return job.Fake != "" })
 	warmable = when("in a job that is not restarted", "give --max-restarts, or --warm auto for the first start, too",
@@ -94,23 +94,23 @@ var (
 	// remade is met by jobs whose workers can be started anew by agents.
 	remade = condition{
 		"on a Horovod job, whose world is made once", "an elastic job (--min-np, --host-discovery-script) survives the loss of workers",
-		func(r *Request, _ map[string]given) bool { return r.Horovod == nil || r.Horovod.Elastic },
+		func(r *Request, _ *ownWords) bool { return r.Horovod == nil || r.Horovod.Elastic },
 	}
 	restarts = condition{
 		"while --max-restarts is 0: nothing would be restarted", "give --max-restarts N",
-		func(r *Request, _ map[string]given) bool { return r.Job.Restart.MaxRestarts > 0 || r.driven() },
+		func(r *Request, _ *ownWords) bool { return r.Job.Restart.MaxRestarts > 0 || r.driven() },
 	}
 	// loops is met where a crash loop can be longer than the restarts that are left.
 	loops = condition{
 		"above --max-restarts: that limit would always be met first", "give --max-restarts at least the same number",
-		func(r *Request, _ map[string]given) bool {
+		func(r *Request, _ *ownWords) bool {
 			rules := &r.Job.Restart
 			return rules.CrashLoop <= rules.MaxRestarts || rules.Window > 0 || !r.Job.Alone()
 		},
 	}
 	rounds = condition{
 		"while --max-restarts is 0 on one node: nothing would be restarted", "give --max-restarts N",
-		func(r *Request, _ map[string]given) bool {
+		func(r *Request, _ *ownWords) bool {
 			return r.driven() || r.Job.Restart.MaxRestarts > 0 || !r.Job.Alone()
 		},
 	}
@@ -118,43 +118,43 @@ var (
 	counted = condition{
 		"on an elastic horovodrun, which begins new worlds instead",
 		"bound them with --reset-limit N behind horovodrun, or --backoff-limit N in front of it",
-		func(r *Request, _ map[string]given) bool { return !r.driven() },
+		func(r *Request, _ *ownWords) bool { return !r.driven() },
 	}
 	// bounded is met where somebody has said how often workers that are started at once and on the same hosts may fail.
 	bounded = condition{
 		"on an elastic horovodrun that nothing bounds: workers that fail at once would be started for ever",
 		"give --backoff-limit N in front of horovodrun, or --reset-limit N behind it",
-		func(r *Request, _ map[string]given) bool { return !r.driven() || r.bounded() },
+		func(r *Request, _ *ownWords) bool { return !r.driven() || r.bounded() },
 	}
 	windowed = condition{
 		"on an elastic horovodrun without a limit or pauses", "give --backoff-limit N too",
-		func(r *Request, words map[string]given) bool {
+		func(r *Request, words *ownWords) bool {
 			return !r.driven() || r.Job.Restart.BackoffLimit >= 0 || paused.met(r, words)
 		},
 	}
 	paused = condition{
 		"on an elastic horovodrun whose other workers wait and hold its state, while a host that failed has its cool-down",
 		"give --restart-scope world or process, or horovodrun's --blacklist-cooldown-range",
-		func(r *Request, _ map[string]given) bool {
+		func(r *Request, _ *ownWords) bool {
 			return !r.driven() || r.Job.Restart.Scope != job.ScopeNode || r.Job.Restart.Policy == job.RestartAlways
 		},
 	}
 	// losable is met where nodes can be lost that others outlive.
-	losable = condition{severalNodes.lack, severalNodes.remedy, func(r *Request, words map[string]given) bool {
+	losable = condition{severalNodes.lack, severalNodes.remedy, func(r *Request, words *ownWords) bool {
 		return r.driven() || severalNodes.met(r, words)
 	}}
 	// ranksLast is met by a --restart-limit for each rank where nodes keep theirs from round to round.
 	ranksLast = condition{
 		"on an elastic horovodrun, whose workers change their ranks while they run", "give --restart-limit N, for the whole job",
-		func(r *Request, words map[string]given) bool {
-			return !r.driven() || !strings.HasSuffix(words["restart-limit"].text, perRank)
+		func(r *Request, words *ownWords) bool {
+			return !r.driven() || !strings.HasSuffix(words.RestartLimit.text, perRank)
 		},
 	}
 	// ranked is met where workers keep their ranks while they run, by which checkpoints in memory are kept.
 	ranked = condition{
 		"on an elastic horovodrun, whose workers change their ranks while they run",
 		"keep the state with Horovod's state.commit(), or start a job whose hosts do not change",
-		func(r *Request, _ map[string]given) bool { return !r.driven() },
+		func(r *Request, _ *ownWords) bool { return !r.driven() },
 	}
 	// retries is met where the exit of a worker may start it anew.
 	retries = when("with a --restart-policy by which no exit of a worker is retried", "leave one of them out", func(j *job.Job) bool {
@@ -166,7 +166,7 @@ var (
 	// acting is met by a restart policy that can do something else than the default would.
 	acting = condition{
 		"while --max-restarts is 0: nothing would be restarted", "give --max-restarts N",
-		func(r *Request, words map[string]given) bool {
+		func(r *Request, words *ownWords) bool {
 			switch r.Job.Restart.Policy {
 			case job.RestartNever, job.RestartOnNodeFail:
 				return true // which need no restarts
@@ -177,7 +177,7 @@ var (
 	}
 	othersFail = condition{
 		"on one node: it has no others that could fail", "give exit-code, on-failure or never",
-		func(r *Request, _ map[string]given) bool {
+		func(r *Request, _ *ownWords) bool {
 			p := r.Job.Restart.Policy
 			return p != job.RestartOnNodeFail && p != job.RestartOnNodeFailOrExitCode || !r.Job.Alone() || r.driven()
 		},
@@ -192,7 +192,7 @@ var (
 	// trained is met where stragglers are found by the network check, or by the steps of the training.
 	trained = condition{
 		"without --network-check, on one node or an elastic horovodrun", "leave it out, or give --network-check too where there are others",
-		func(r *Request, words map[string]given) bool {
+		func(r *Request, words *ownWords) bool {
 			return r.Job.Check.Network || !r.driven() && severalNodes.met(r, words)
 		},
 	}
@@ -209,14 +209,14 @@ var (
 	// and where other users of this one are let in.
 	servesStore = condition{
 		"on one node", "leave it out: one node meets no others; or name loopback, 127.0.0.0/8, for processes of other users",
-		func(r *Request, _ map[string]given) bool {
+		func(r *Request, _ *ownWords) bool {
 			return !r.Job.Alone() || r.driven() || r.Job.Meeting.AllowsLoopback()
 		},
 	}
 	collecting = when("without --collect-logs", "give --collect-logs DIR", func(job *job.Job) bool { return job.Hosts.CollectLogs != "" })
-	dry        = condition{"without --dry-run", "give --dry-run too", func(r *Request, _ map[string]given) bool { return r.DryRun }}
+	dry        = condition{"without --dry-run", "give --dry-run too", func(r *Request, _ *ownWords) bool { return r.DryRun }}
 
-	tokened = condition{"without a job token", "give --token-file", func(r *Request, _ map[string]given) bool {
+	tokened = condition{"without a job token", "give --token-file", func(r *Request, _ *ownWords) bool {
 		return r.Job.Meeting.TokenFile != "" || len(r.Job.Hosts.Nodes) > 0 || r.driven()
 	}}
 
@@ -255,8 +255,8 @@ func fixedWorkers(j *job.Job) bool {
 
 // rankOf is met by a node rank that is true of this node: one that the meeting goes by, or 0 of a node by itself.
 var rankOf = condition{
-	"where ranks are given when the nodes meet", "leave it out", func(r *Request, words map[string]given) bool {
-		if n, err := pyInt(words["node-rank"].text); r.Job.Alone() {
+	"where ranks are given when the nodes meet", "leave it out", func(r *Request, words *ownWords) bool {
+		if n, err := pyInt(words.NodeRank.text); r.Job.Alone() {
 			return err == nil && n == 0
 		}
 		return r.Job.Meeting.Backend == backendStatic || r.Job.Meeting.Prefers > 0
@@ -265,9 +265,8 @@ var rankOf = condition{
 
 // masterHere is met where the address and port of node 0 say where the store listens.
 var masterHere = condition{
-	"beside another meeting place", "leave it out", func(r *Request, words map[string]given) bool {
-		_, byURL := words["rdzv"]
-		return !byURL && r.SimulateNodes == 0
+	"beside another meeting place", "leave it out", func(r *Request, words *ownWords) bool {
+		return !words.Rdzv.given && r.SimulateNodes == 0
 	},
 }
 
@@ -275,21 +274,20 @@ var masterHere = condition{
 var confRead = when("on one node", "leave it out: one node meets no others",
 	func(job *job.Job) bool { return !job.Alone() || job.Meeting.IsHost != nil })
 
-// strongest is met by the setting of several that was given in the strongest place; the others say something else.
-func strongest(flag string, others ...string) condition {
-	names := make([]string, len(others))
-	for i, other := range others {
-		names[i] = "--" + other
-	}
+// strongest is met by the setting of several that was given in the strongest place; the others say something else. names
+// are those of the others, for people.
+func strongest(names string, own *value, others ...*value) condition {
 	return condition{
-		"beside a stronger " + strings.Join(names, " or "), "leave one of them out", func(_ *Request, words map[string]given) bool {
-			return !slices.ContainsFunc(others, func(other string) bool { return words[other].source.Kind > words[flag].source.Kind })
+		"beside a stronger " + names, "leave one of them out", func(_ *Request, words *ownWords) bool {
+			return !slices.ContainsFunc(others, func(other *value) bool {
+				return other.option.of(words).source.Kind > own.option.of(words).source.Kind
+			})
 		},
 	}
 }
 
 // unmet is the first condition that the job does not meet, nil for none.
-func (u use) unmet(r *Request, words map[string]given) *condition {
+func (u use) unmet(r *Request, words *ownWords) *condition {
 	for i := range u {
 		if !u[i].met(r, words) {
 			return &u[i]
@@ -299,45 +297,43 @@ func (u use) unmet(r *Request, words map[string]given) *condition {
 }
 
 // asksNothing reports whether the word asks for what happens anyway: the default, or a switch that is off.
-func (r *Request) asksNothing(s *setting, text string) bool {
+func (r *Request) asksNothing(s *option, text string) bool {
 	def := s.def
-	if s.flag == "restart-scope" && r.driven() {
-		def = string(job.ScopeNode)
+	if r.driven() {
+		def = cmp.Or(s.driven, def)
 	}
-	if s.flag == "warm" && r.Job.Dialect != "run" {
-		def = warmElsewhere
+	if r.Job.Dialect != nativeRun {
+		def = cmp.Or(s.elsewhere, def)
 	}
 	off, err := parseSwitch(text)
-	return !s.insists && def != "" && text == def || (s.form == formSwitch || s.form == formOptional) && err == nil && !off
+	return !s.insists && def != "" && text == def || !s.kind.takesWord() && err == nil && !off
 }
 
 // unread refuses the typed settings that nothing in the job reads, with what they would need, and warns in one line of
 // those that variables and files give, which may be meant for many jobs. words are muster's own settings that were
 // given.
-func (r *Request) unread(words map[string]given, wrong *problems) {
+func (r *Request) unread(words *ownWords, wrong *problems) {
 	var idle []string
 	lacks := map[string][]string{} // the settings of variables and files, by what the job lacks
-	for _, s := range allSettings() {
+	for _, s := range settings() {
 		lack := s.use.unmet(r, words)
 		if lack == nil {
 			continue
 		}
-		flag := s.flag
-		for word, ok := words[flag]; ok; word, ok = words[flag] {
-			flag = below(flag)
-			harmless := Setting{Flag: s.flag, Value: word.text}
+		for word := s.of(words); word != nil && word.given; word = word.weaker {
+			harmless := Setting{Flag: s.name, Value: word.text}
 			harmless.hide()
-			switch said := (given{text: harmless.Value, source: word.source}).typed(s.flag); {
-			case r.asksNothing(&s, word.text) || word.ofOperators() || word.theirs && lack.lack == severalNodes.lack && !word.ours():
+			switch said := (value{option: s, text: harmless.Value, source: word.source}).typed(); {
+			case r.asksNothing(s, word.text) || word.ofOperators() || word.theirs && lack.lack == severalNodes.lack && !word.ours():
 			case word.theirs && word.source.Kind == job.FromFlag:
-				r.Job.Warnings = append(r.Job.Warnings, fmt.Sprintf("--%s has no effect %s", s.flag, lack.lack))
+				r.Job.Warnings = append(r.Job.Warnings, fmt.Sprintf("--%s has no effect %s", s.name, lack.lack))
 			case word.source.Kind == job.FromFlag:
 				wrong.add(fmt.Errorf("cannot use %s: it has no effect %s; %s", said, lack.lack, lack.remedy))
 			default:
 				if len(lacks[lack.lack]) == 0 {
 					idle = append(idle, lack.lack)
 				}
-				lacks[lack.lack] = append(lacks[lack.lack], word.place(s.flag))
+				lacks[lack.lack] = append(lacks[lack.lack], word.place())
 			}
 		}
 	}
@@ -350,35 +346,12 @@ func (r *Request) unread(words map[string]given, wrong *problems) {
 	r.Job.Warnings = append(r.Job.Warnings, "no effect on this job: "+strings.Join(idle, "; "))
 }
 
-// ours reports whether the word stands in a variable of muster.
-func (g given) ours() bool {
-	return g.source.Kind == job.FromVariable && strings.HasPrefix(g.source.Name, ownPrefix)
-}
-
-// place is where a word of a variable or a file stands, for people who look for it there.
-func (g given) place(flag string) string {
-	if g.source.Kind == job.FromConfig {
-		return fmt.Sprintf("%s: %s", g.source.Name, flag)
-	}
-	return g.source.Name
-}
-
 // ofOperators reports whether the word is a platform's, or stands in one of the variables of torchrun that operators
 // set for all jobs alike.
-func (g given) ofOperators() bool {
-	name, pet := strings.CutPrefix(g.source.Name, petPrefix)
-	return g.source.Kind == job.FromPlatform || g.source.Kind == job.FromVariable && pet &&
+func (v value) ofOperators() bool {
+	name, pet := strings.CutPrefix(v.source.Name, petPrefix)
+	return v.source.Kind == job.FromPlatform || v.source.Kind == job.FromVariable && pet &&
 		slices.ContainsFunc(torchrunOptions(), func(o option) bool {
-			return o.variables && variable("", o.long) == name
+			return o.variables && variable("", o.name) == name
 		})
-}
-
-// declared refuses rows that do not say who reads the setting. It is a mistake in this package.
-func declared(list []setting) error {
-	for _, s := range list {
-		if s.use == nil {
-			return errors.New("the setting --" + s.flag + " does not say in which jobs it is read")
-		}
-	}
-	return nil
 }

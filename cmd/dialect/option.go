@@ -1,0 +1,109 @@
+package dialect
+
+import "strings"
+
+// kind says what an option takes and what its value is.
+type kind int
+
+const (
+	kindText     kind = iota // one word
+	kindInt                  // one word, a whole number
+	kindFloat                // one word, a number
+	kindTime                 // one word, a length of time: a number with a unit, or of seconds
+	kindList                 // one word, a comma-separated list
+	kindTwo                  // two words, whole numbers: joined by a blank
+	kindPairs                // one word, every further one that is a pair of numbers, and again: joined by blanks
+	kindOptional             // a word that is joined to the option, or none, which is a yes
+	kindFlag                 // no word: on when given
+	kindHelp                 // no word: ends parsing with the help text, or the option's own
+	kindPrint                // one word: ends parsing with the text the parser's print function makes of it
+)
+
+// takesWord reports whether a word of its own follows the option.
+func (k kind) takesWord() bool { return k != kindFlag && k != kindHelp && k != kindOptional }
+
+// option declares one option of a launcher that muster replaces, or one of muster's own settings: its names, what it
+// takes, its help, and what muster does with it.
+type option struct {
+	// name is the option's name without its two dashes, written with dashes; in argparse a name of several words has a
+	// second spelling with underscores. short is a one-letter name, or empty.
+	name, short string
+	// alias is a second name, without its dashes.
+	alias string
+	// extra are further spellings, with their dashes.
+	extra []string
+	kind  kind
+	// word is where the value is put: a field of the words of its dialect.
+	word *value
+	// field is the number of that field among ownWords.
+	field int
+	// separator lets the option be given again, and stands between its words then; otherwise the last one counts. With
+	// several, lists in files and lines in variables are such words, too, and words of weaker sources count beside
+	// stronger ones; see value.pieces.
+	separator string
+	// def is the default as if it had been typed; noDefault makes it Python's None.
+	def       string
+	noDefault bool
+	// hideDefault keeps def out of the help text, which says in words what the default is.
+	hideDefault bool
+	// choices are the accepted words, empty for any.
+	choices []string
+	// suggested are words that completion offers where others are accepted, too, or refused later.
+	suggested []string
+	// arg names the word in the help text; help says what the option does; since is the first release of the replaced
+	// program that knew it, where that was not always; group is the help text's heading.
+	arg, help, since, group string
+	// text makes what kindHelp prints; nil: the help text.
+	text func() string
+
+	// variables makes environment variables stand for the option, see parser.prefixes.
+	variables bool
+	// ownVariable makes muster's own variable stand for the option, where the replaced program has none.
+	ownVariable bool
+	// own marks an option that is muster's own setting of that name, which reads its word. foreign marks one that is
+	// not, so that muster's variable is not its.
+	own, foreign bool
+	// rare keeps the option out of what --dry-run shows unless it is given: it is one of many for one way to train.
+	rare bool
+	// moot says why nobody misses an effect of the option where it changes nothing in the job, empty where one would be
+	// missed: then there is a warning.
+	moot string
+
+	// set is how one of muster's own settings changes a request.
+	set func(r *Request, text string) error
+	// anywhere makes the setting count in every dialect, as a variable or in front of the dialect's name. The others
+	// have a flag of their own in the replaced launchers.
+	anywhere bool
+	// lent makes it count so in front of those dialects that have no flag of its name.
+	lent bool
+	// elsewhere is the setting's default under other launchers' names, empty where it is the same.
+	elsewhere string
+	// driven is its default where a driver starts the workers one by one, empty where it is the same.
+	driven string
+	// inside says what becomes of it in a muster run of a job file's pod, where it does not count here.
+	inside string
+	// use says in which jobs something reads the setting.
+	use use
+	// insists says that giving the default asks for something, too.
+	insists bool
+}
+
+// dest is the name of the option's value, as in argparse.
+func (o *option) dest() string { return strings.ReplaceAll(o.name, "-", "_") }
+
+// spellings are the option's names as they are typed, in argparse's order.
+func (o *option) spellings() []string {
+	var names []string
+	if o.short != "" {
+		names = append(names, "-"+o.short)
+	}
+	names = append(names, "--"+o.name)
+	names = append(names, o.extra...)
+	if strings.Contains(o.name, "-") {
+		names = append(names, "--"+o.dest())
+	}
+	if o.alias != "" {
+		names = append(names, "--"+o.alias, "--"+strings.ReplaceAll(o.alias, "_", "-"))
+	}
+	return names
+}
