@@ -125,6 +125,11 @@ test: test-deps $(GOTESTSUM) ## everything, with the real PyTorch; nothing may s
 slowest: $(GOTESTSUM) ## the 40 slowest tests of the last `make test`
 	@cat build/test/*.json | $(GOTESTSUM) tool slowest --threshold 1s --num 40
 
+PKGS ?= ./launch
+.PHONY: flakes
+flakes: ## the tests TESTS of packages PKGS N times (20) while LOAD processes (8) keep the processors busy: which ones fail now and then?
+	@RACE="$(RACE)" TESTS='$(value TESTS)' N=$(or $(N),20) LOAD=$(or $(LOAD),8) scripts/flakes.sh $(PKGS)
+
 # Two processors have 90 s of processor time in 45 s. To compile is not counted, and done first; to link is.
 SHORT_LIMIT ?= 90
 

@@ -90,7 +90,9 @@ func TestDistance(t *testing.T) {
 // that the job cannot do without. All nodes end with the status that says so, and what the failures have in common.
 func TestCrashLoopOfNodes(t *testing.T) {
 	t.Parallel()
+	// The one that fails waits until all workers of the round have written their line: a worker that is ended before has none.
 	c := startAgents(t, 2, see+`test $RANK = 3 || exec sleep 100
+until test $(wc -l < $ALL/seen) -ge $((4 * TORCHELASTIC_RESTART_COUNT + 4)); do sleep 0.05; done
 echo "no more disk" >&2; exit 7`, func(_ int, n *testNode) {
 		n.MinNodes = 2 // else the job goes on without the node
 		n.Restart.MaxRestarts, n.Restart.CrashLoop, n.Restart.Delay = 9, 2, time.Millisecond

@@ -176,19 +176,24 @@ func TestElasticJobMixed(t *testing.T) {
 		t.Run(fmt.Sprint("agent ", theirs), func(t *testing.T) {
 			e := newElasticJob(t, "grpc", 2)
 			script := filepath.Join(e.dir, "train.py")
+			// A line is one write: DLRover's agent runs Python with -u, which writes the parts of a print one by one. The
+			// barrier lets every rank say its line before one fails.
 			if err := os.WriteFile(script, []byte(`import os, sys, time, torch, torch.distributed as dist
+def say(line):
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 dist.init_process_group("gloo")
 t = torch.ones(1)
 dist.all_reduce(t)
-print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], "sum", int(t.item()), flush=True)
+say(f'rank {os.environ["RANK"]} of {os.environ["WORLD_SIZE"]} sum {int(t.item())}')
+dist.barrier()
 ours = os.environ["GROUP_RANK"] != os.environ["THEIRS"]
 if ours and os.environ["LOCAL_RANK"] == "1" and not os.path.exists(os.environ["OUT"] + "/failed"):
     open(os.environ["OUT"] + "/failed", "w").close()
-    time.sleep(1)
     sys.exit(5)
 time.sleep(3)
 dist.barrier()
-print("done", os.environ["RANK"], flush=True)
+say("done " + os.environ["RANK"])
 `), 0o600); err != nil {
 				t.Fatal(err)
 			}
