@@ -69,6 +69,7 @@ func TestJobFileKinds(t *testing.T) {
 		{"mpijob", nil, of(4, " blue")},
 		{"trainjob", nil, of(4, "")},
 		{"job", []string{"--set", `spec.template.spec.containers[0].env[1].value="` + freePort(t) + `"`}, of(2, " at 127.0.0.1")},
+		{"aitrainingjob", nil, of(3, " for resnet")},
 		{"jobset", nil, []string{"0 of 2 index 0", "1 of 2 index 1"}},
 	} {
 		t.Run(c.kind, func(t *testing.T) {

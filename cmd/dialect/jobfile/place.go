@@ -278,8 +278,11 @@ func (f *File) script(nodes []Node, at Places) (string, error) {
 		}
 		slices.Sort(mounted)
 		for _, name := range mounted {
-			fmt.Fprintf(&b, "printf %%s %s >\"$d\"/%s || exit 125\nchmod 755 \"$d\"/%[2]s\n", shellescape.Quote(files[name]),
-				path.Base(name))
+			base := path.Base(name)
+			if f.growing { // hosts have come and gone since, where the launcher starts anew
+				fmt.Fprintf(&b, "[ -e \"$d\"/%s ] || ", base)
+			}
+			fmt.Fprintf(&b, "printf %%s %s >\"$d\"/%s || exit 125\nchmod 755 \"$d\"/%[2]s\n", shellescape.Quote(files[name]), base)
 		}
 		for _, v := range nodes[0].Env {
 			if slices.Contains(mounted, v.Value) {

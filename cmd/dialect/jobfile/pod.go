@@ -15,6 +15,7 @@ import (
 
 // Reasons why lines are left to the cluster.
 const (
+	whyPrepared  = "what prepares a pod is the cluster's: prepare the machines yourself"
 	whyPods      = "where pods run, and as whom, is the cluster's"
 	whyImage     = "muster runs what is installed here"
 	whyVolumes   = "muster's workers see the files of their machine"
@@ -53,6 +54,9 @@ type known struct {
 	container string // the training container's name; the first one is taken where none has it
 	port      string // the name of the port at which pods meet
 	noCommand bool   // the operator gives the command
+	prefix    string // of the names of the training container and of the ports at which pods meet; empty: none
+	idle      bool   // the command only waits for a launcher that reaches the pod
+	barrier   bool   // an init container may wait for other pods
 }
 
 // template reads a pod's template.
@@ -77,7 +81,7 @@ func (v value) podSpec(k known, t *template) {
 			}
 		},
 		"activeDeadlineSeconds": deadline,
-		"initContainers":        cluster("what prepares a pod is the cluster's: prepare the machines yourself"),
+		"initContainers":        func(list value) { list.initContainers(k) },
 		"ephemeralContainers":   cluster("other containers are the cluster's"),
 		"hostNetwork":           cluster(whyNetwork), "dnsPolicy": cluster(whyNetwork), "dnsConfig": cluster(whyNetwork),
 		"hostname": cluster(whyNetwork), "subdomain": cluster(whyNetwork), "hostAliases": cluster(whyNetwork),
@@ -87,6 +91,21 @@ func (v value) podSpec(k known, t *template) {
 		"tolerations", "securityContext", "hostPID", "hostIPC", "hostUsers", "shareProcessNamespace", "runtimeClassName", "overhead",
 		"topologySpreadConstraints", "os", "resources", "resourceClaims", "readinessGates").
 		leave(whySchedule, "schedulerName", "priorityClassName", "priority", "preemptionPolicy", "schedulingGates"))
+}
+
+// initContainers reads nothing of what prepares a pod.
+func (v value) initContainers(k known) {
+	if !k.barrier || v.node.Kind != yaml.SequenceNode {
+		v.note(Cluster, whyPrepared)
+		return
+	}
+	v.list(func(c value) {
+		if c.node.Kind == yaml.MappingNode && scalar(c.node, "name") == "job-barrier" {
+			c.note(Mapped, "the launcher waits for its hosts")
+			return
+		}
+		c.note(Cluster, whyPrepared)
+	})
 }
 
 // containers takes the training container of a list.
@@ -101,6 +120,12 @@ func (v value) containers(k known, t *template) {
 			train = i
 		}
 	}
+	if k.prefix != "" {
+		train = max(0, slices.IndexFunc(v.node.Content, func(item *yaml.Node) bool {
+			c := aim(item)
+			return c.Kind == yaml.MappingNode && strings.HasPrefix(scalar(c, "name"), k.prefix)
+		}))
+	}
 	i := 0
 	v.list(func(c value) {
 		if i++; i-1 == train {
@@ -113,10 +138,20 @@ func (v value) containers(k known, t *template) {
 
 func (v value) trainer(k known, t *template) {
 	t.container = v
+	state, runs := Applied, "this container's command is what the node runs"
+	if k.idle {
+		state, runs = Mapped, "muster starts workers on the node by itself, and waits there for nothing"
+	}
+	note := func(v value, as string) {
+		if k.idle {
+			as = runs
+		}
+		v.note(state, as)
+	}
 	v.object(fields{
-		"name":       func(n value) { n.text(); n.note(Applied, "this container's command is what the node runs") },
-		"command":    func(c value) { t.argv = c.texts(); t.command = c; c.note(Applied, "the node's command") },
-		"args":       func(a value) { t.args = a.texts(); a.note(Applied, "arguments of the node's command") },
+		"name":       func(n value) { n.text(); note(n, runs) },
+		"command":    func(c value) { t.argv = c.texts(); t.command = c; note(c, "the node's command") },
+		"args":       func(a value) { t.args = a.texts(); note(a, "arguments of the node's command") },
 		"env":        func(e value) { e.list(func(item value) { item.variable(t) }) },
 		"envFrom":    func(e value) { e.list(func(item value) { item.variables(t) }) },
 		"workingDir": cluster(whyDirectory),
@@ -146,7 +181,7 @@ func (v value) ports(k known, t *template) {
 			"hostPort":      func(p value) { p.count(0) },
 			"hostIP":        func(p value) { p.text() },
 		})
-		if name == k.port && name != "" {
+		if name == k.port && name != "" || k.prefix != "" && strings.HasPrefix(name, k.prefix) && t.port == 0 {
 			t.port = number
 			at.note(Mapped, "the port at which nodes on hosts meet; a rehearsal takes a free one")
 			return

@@ -27,6 +27,7 @@ func kinds() map[string]kind {
 		"ElasticJob":         {[]string{"elastic.iml.github.io/v1alpha1"}, elasticJob},
 		"PyTorchTrainingJob": {[]string{"batch.tensorstack.dev/v1beta1"}, pytorchTrainingJob},
 		"ColossalAIJob":      {[]string{"batch.tensorstack.dev/v1beta1"}, colossalAIJob},
+		"AITrainingJob":      {aitjVersions, readAITrainingJob},
 		"Job":                {[]string{"batch/v1"}, indexedJob},
 		volcanoKind:          {[]string{volcanoVersion}, volcanoJob},
 		"JobSet":             {[]string{"jobset.x-k8s.io/v1alpha2"}, jobSet},
@@ -35,10 +36,9 @@ func kinds() map[string]kind {
 
 // notRead are kinds of jobs that people have and muster does not read, with what they can do.
 var notRead = map[string]string{
-	"AITrainingJob": "start its launcher's command by muster horovodrun, with the trainers as its hosts",
-	"TFJob":         "muster tells workers no TF_CONFIG",
-	"XGBoostJob":    "muster starts programs of PyTorch, Horovod and MPI",
-	"RayJob":        "muster starts programs of PyTorch, Horovod and MPI",
+	"TFJob":      "muster tells workers no TF_CONFIG",
+	"XGBoostJob": "muster starts programs of PyTorch, Horovod and MPI",
+	"RayJob":     "muster starts programs of PyTorch, Horovod and MPI",
 }
 
 // beside are kinds that stand in a file beside a job, and need no reading.

@@ -119,7 +119,7 @@ func TestReadRefuses(t *testing.T) {
 		{"a ring", "kind: Job\nspec: &a [*a]\n", "a part of"},
 		{"deep", "kind: Job\nspec: " + strings.Repeat("[", 200) + strings.Repeat("]", 200), "levels are nested"},
 		{"another kind", "kind: PyTorchJobs\n", `job.yaml:1:7: unknown kind "PyTorchJobs": did you mean PyTorchJob?`},
-		{"a kind that is not read", "kind: AITrainingJob\n", "muster does not read jobs of the kind AITrainingJob"},
+		{"a kind that is not read", "kind: RayJob\n", "muster does not read jobs of the kind RayJob"},
 		{
 			"another version", strings.Replace(pytorch, "org/v1", "org/v2", 1),
 			`unknown value "kubeflow.org/v2": did you mean kubeflow.org/v1?`,

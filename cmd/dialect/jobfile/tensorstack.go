@@ -40,7 +40,7 @@ func (m *mode) runMode(v value) {
 					"args":    func(a value) { args = a.texts() },
 					"skipInitContainer": func(s value) {
 						s.boolean()
-						s.note(Cluster, "what prepares a pod is the cluster's: prepare the machines yourself")
+						s.note(Cluster, whyPrepared)
 					},
 				})
 				then(item, kind, slices.Concat(command, args))
