@@ -164,8 +164,7 @@ cover: test-deps ## build/cover.html and the total
 
 .PHONY: lint
 lint: $(GOLANGCI) $(ACTIONLINT) ## go vet, golangci-lint, formatting, the workflows of a release and of an example
-	for dir in . $(NESTED); do (cd $$dir && go vet ./...); done
-	$(GOLANGCI) run ./...
+	for dir in . $(NESTED); do (cd $$dir && go vet ./... && $(GOLANGCI) run ./...); done
 	$(ACTIONLINT)
 	$(ACTIONLINT) examples/ci-smoke-test/workflow.yml
 
@@ -176,7 +175,7 @@ vuln: $(GOVULNCHECK) ## known holes in what muster calls of its modules and of G
 .PHONY: fmt
 fmt: $(GOLANGCI) $(GOFUMPT) ## format the Go sources
 	$(GOFUMPT) -w .
-	$(GOLANGCI) fmt ./...
+	for dir in . $(NESTED); do (cd $$dir && $(GOLANGCI) fmt ./...); done
 
 .PHONY: tidy
 tidy: ## go mod tidy; fails if it changed something

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"slices"
 	"strings"
 
@@ -55,7 +56,7 @@ link, and the same job runs.`,
 		if cmd == root && len(a.argv) > 1 && !strings.HasPrefix(a.argv[1], "-") { // its flags are unknown because it is
 			return root.Args(root, a.argv[1:])
 		}
-		return errhint.Code(errhint.With(err, cmd.CommandPath()+" --help lists the flags"), errhint.Usage)
+		return errhint.Code(errhint.With(err, cmd.CommandPath()+flagHint(cmd, err)), errhint.Usage)
 	})
 	for _, name := range dialect.Names() {
 		root.AddCommand(newDialectCmd(a, name))
@@ -82,6 +83,20 @@ link, and the same job runs.`,
 		}
 	}
 	return root
+}
+
+// flagHint is what to write behind a command instead of flags that it does not take. Looks at jobs have -o json, as kubectl
+// does; checks, which people read as text, have --json.
+func flagHint(cmd *cobra.Command, err error) string {
+	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
+		switch name := unknown.GetSpecifiedName(); {
+		case (name == "o" || name == "output") && cmd.Flags().Lookup("json") != nil:
+			return " --json writes JSON"
+		case name == "json" && cmd.Flags().Lookup("output") != nil:
+			return " -o json writes JSON"
+		}
+	}
+	return " --help lists the flags"
 }
 
 // newHelpCmd is "muster help", which refuses what it has no help for.

@@ -90,6 +90,10 @@ func TestOrdinaryMistakes(t *testing.T) {
 			[]string{"--simulate-nodes", "2", "torchrun", script},
 			[]string{"unknown flag --simulate-nodes\n", "is a flag of muster run: muster run --simulate-nodes"},
 		},
+		"-o json where it is --json":  {[]string{"check", "-o", "json"}, []string{"muster check --json writes JSON\n"}},
+		"--output where it is --json": {[]string{"ckpt", "ls", "--output=json"}, []string{"muster ckpt ls --json writes JSON\n"}},
+		"--json where it is -o json":  {[]string{"ps", "--json"}, []string{"muster ps -o json writes JSON\n"}},
+		"-o json where there is none": {[]string{"scale", "-o", "json"}, []string{"muster scale --help lists the flags\n"}},
 		"a host twice, colossalai": {
 			[]string{"colossalai", "run", "--nproc_per_node", "1", "--host", "a,a", script},
 			[]string{"cannot use --host a,a: item 2: the host a was there before"},

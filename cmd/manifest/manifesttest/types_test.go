@@ -47,19 +47,19 @@ func TestGoldenFilesFitTypes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, doc := range bytes.Split(text, []byte("\n---\n")) {
+		for doc := range bytes.SplitSeq(text, []byte("\n---\n")) {
 			var of metav1.TypeMeta
 			if err := yaml.Unmarshal(doc, &of); err != nil {
 				t.Fatalf("%s: %v", file, err)
 			}
 			name := of.APIVersion + " " + of.Kind
-			make := types[name]
-			if make == nil {
+			newOne := types[name]
+			if newOne == nil {
 				t.Errorf("%s: %q is no type that is looked for", file, name)
 				continue
 			}
 			seen[name] = true
-			into := make()
+			into := newOne()
 			if err := yaml.UnmarshalStrict(doc, into); err != nil {
 				t.Errorf("%s: %s: %v", file, name, err)
 			}
