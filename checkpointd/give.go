@@ -27,7 +27,7 @@ func (t *participant) accept() {
 			defer stop()
 			defer func() { _ = conn.Close() }()
 			proven, err := t.acceptor.Server(t.s.ctx, conn)
-			if err == nil && admission.Proven(conn) { // else a stranger, of whom there is nothing to say
+			if err == nil && admission.Proven(conn) { // else a peer without the token, of which there is nothing to say
 				t.answer(proven)
 			}
 		})

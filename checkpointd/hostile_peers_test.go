@@ -488,8 +488,8 @@ func TestHostileHeads(t *testing.T) {
 	}
 }
 
-// TestManyStrangers: connections that prove nothing leave room for the nodes of the job.
-func TestManyStrangers(t *testing.T) {
+// TestManyPeersWithoutToken: connections that prove nothing leave room for the nodes of the job.
+func TestManyPeersWithoutToken(t *testing.T) {
 	c := newNodesUnderTest(t, 2, nil)
 	for range 500 {
 		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 9)}}

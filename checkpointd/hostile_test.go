@@ -316,7 +316,7 @@ func TestReadersHostile(t *testing.T) {
 	}
 }
 
-// holds has a stranger lock a file, until the test ends.
+// holds has another user lock a file, until the test ends.
 func holds(t *testing.T, path string) (locked bool) {
 	t.Helper()
 	cmd := testutil.OtherUser(t, "flock", "--nonblock", path, "sh", "-c", "echo locked; cat")
@@ -347,7 +347,7 @@ func TestLockOfReaders(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !holds(t, path) {
-		t.Fatal("the test's own stranger cannot lock what everybody can read")
+		t.Fatal("the test's other user cannot lock what everybody can read")
 	}
 	lock, err = openForTest(dir)
 	if err != nil {
@@ -383,7 +383,7 @@ func TestLockShared(t *testing.T) {
 }
 
 // Others who may not write to the directory of checkpoints may not write to .muster, either, and need not own it.
-func TestOwnDirOfStranger(t *testing.T) {
+func TestOwnDirOfAnotherUser(t *testing.T) {
 	dir := testutil.ReachedDir(t, 0o755)
 	own := filepath.Join(dir, ownDir)
 	if err := errors.Join(os.Mkdir(own, 0o700), os.Chmod(own, 0o777)); err != nil {
@@ -494,9 +494,9 @@ func TestPathThroughLink(t *testing.T) {
 	}
 }
 
-// TestPathThroughStrangersLink: who may write to the directory does not choose what is replaced elsewhere, by a link in
+// TestPathThroughLinkOfAnotherUser: who may write to the directory does not choose what is replaced elsewhere, by a link in
 // the way of a worker's path.
-func TestPathThroughStrangersLink(t *testing.T) {
+func TestPathThroughLinkOfAnotherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		testutil.Missing(t, "root, to be another user")
 	}
@@ -541,7 +541,7 @@ func TestLockIsLinked(t *testing.T) {
 
 // Files of another user with names of our segments, as long as files can be: they take no room, are not looked at, and
 // are told of.
-func TestStrangersSegments(t *testing.T) {
+func TestSegmentsOfAnotherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		testutil.Missing(t, "root, to be another user")
 	}
@@ -627,9 +627,9 @@ func TestLargeManifest(t *testing.T) {
 	}
 }
 
-// TestLabelsOfStrangers: another user may give his files the names of our labels. They are no jobs of ours: none is
+// TestLabelsOfAnotherUser: another user may give his files the names of our labels. They are no jobs of ours: none is
 // shown, and none stands in the way of what is to be saved.
-func TestLabelsOfStrangers(t *testing.T) {
+func TestLabelsOfAnotherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		testutil.Missing(t, "root, to give a file away")
 	}

@@ -194,10 +194,10 @@ func TestInheritBack(t *testing.T) {
 	c.nothingIn(place)
 }
 
-// TestInheritStrangers: two jobs with one run id were killed, each of which had saved the same steps in its first
+// TestInheritOfAnotherJob: two jobs with one run id were killed, each of which had saved the same steps in its first
 // round. A node that has what the older one left is among those of the newer: nothing is put together, and what is
 // older goes.
-func TestInheritStrangers(t *testing.T) {
+func TestInheritOfAnotherJob(t *testing.T) {
 	c := newNodesUnderTest(t, 2, nil)
 	c.begin(0, 1)
 	c.save(1, true)

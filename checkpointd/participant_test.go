@@ -391,8 +391,8 @@ func TestNodesOtherShards(t *testing.T) {
 	c.end(0, 1)
 }
 
-// TestNodesStrangers: without the token nobody hears or says anything.
-func TestNodesStrangers(t *testing.T) {
+// TestNodesWithoutToken: without the token nobody hears or says anything.
+func TestNodesWithoutToken(t *testing.T) {
 	c := newNodesUnderTest(t, 2, nil)
 	c.begin(0, 1)
 	c.save(1, false)
@@ -402,7 +402,7 @@ func TestNodesStrangers(t *testing.T) {
 		conn, err := dialPeer(t.Context(), d, c.nodes[0].participant.id, g)
 		if err == nil {
 			conn.Close()
-			t.Errorf("%s: a stranger was let in", g.Op)
+			t.Errorf("%s: who has not the token was let in", g.Op)
 		}
 	}
 	// Friends that ask for nonsense get an answer, and harm nobody.

@@ -41,9 +41,9 @@ func TestDirectoryChangesMeanwhile(t *testing.T) {
 	}
 	outside := tree(t, victim)
 	stop := make(chan struct{})
-	var stranger sync.WaitGroup
+	var other sync.WaitGroup
 	for seed := range uint64(3) {
-		stranger.Go(func() {
+		other.Go(func() {
 			runtime.LockOSThread() // and not unlocked: the thread ends with its user
 			if _, err := unix.SetfsuidRetUid(testutil.OtherUserID); err != nil {
 				t.Error(err)
@@ -79,7 +79,7 @@ func TestDirectoryChangesMeanwhile(t *testing.T) {
 		_, _ = Prune(dir, KeepRules{Latest: 1}, false)
 	}
 	close(stop)
-	stranger.Wait()
+	other.Wait()
 	if after := tree(t, victim); !mapsEqual(outside, after) {
 		t.Errorf("outside of the directory there is %v now", after)
 	}

@@ -298,7 +298,7 @@ exec sleep 100`, func(_ int, n *testNode) {
 }
 
 // Where agents of torchrun take part it is said that nobody looks.
-func TestNoHangsWithStrangers(t *testing.T) {
+func TestNoHangsWithOtherAgents(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	a := testAgentIn(rendezvous.Round{GroupRank: 0, GroupWorldSize: 2, Exchange: boardOf{}}, &log)

@@ -83,7 +83,7 @@ func (s *Steering) wished() *pauseWish {
 func (s *Steering) met(number int, p rendezvous.Orders, nodes int, board rendezvous.Board) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.rounds, s.orders, s.strangers = true, p, nodes > 1 && board == nil
+	s.rounds, s.orders, s.mixed = true, p, nodes > 1 && board == nil
 	if w := s.wish; w != nil && (p.Paused || w.pauses != 0 && w.pauses <= p.Pauses) {
 		s.wish = nil
 	} else if w != nil && w.pauses == 0 && number > 0 {
@@ -111,7 +111,7 @@ func (s *Steering) listenPause(ctx context.Context, b roundBoard) {
 func (s *Steering) pause(ctx context.Context, by control.Peer) (string, error) {
 	text := fmt.Sprintf("%s has paused the job on node %s", by, s.plan.Hostname)
 	s.mu.Lock()
-	b, phase, p, strangers, wished, nodes := s.board, s.status.Phase, s.orders, s.strangers, s.wish != nil, s.status.Nodes
+	b, phase, p, mixed, wished, nodes := s.board, s.status.Phase, s.orders, s.mixed, s.wish != nil, s.status.Nodes
 	w := pauseWish{text: text}
 	if s.rounds {
 		w.pauses = p.Pauses + 1
@@ -122,8 +122,8 @@ func (s *Steering) pause(ctx context.Context, by control.Peer) (string, error) {
 		return "", errhint.Code(errors.New("cannot pause the job now: it is being resumed"), errhint.TryAgain)
 	case p.Paused || phase == report.PhasePausing || wished:
 		return "", errhint.With(errhint.Usagef("the job is paused already, or about to be (%s)", phase), "muster resume goes on")
-	case strangers:
-		return "", errhint.Usagef("cannot pause the job: %w", errStrangers)
+	case mixed:
+		return "", errhint.Usagef("cannot pause the job: %w", errOtherAgents)
 	case slices.Contains(endPhases, phase):
 		return "", errhint.Code(fmt.Errorf("cannot pause the job: it is decided, and about to end (%s)", phase), errhint.TryAgain)
 	}

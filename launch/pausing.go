@@ -47,13 +47,13 @@ func (a *Agent) unpausable(decided bool) string {
 	case decided:
 		return "it is decided, and about to end"
 	case !a.meeting.alone() && a.meeting.Board() == nil:
-		return errStrangers.Error()
+		return errOtherAgents.Error()
 	}
 	return ""
 }
 
-// errStrangers is why a job cannot be paused that agents of torchrun or DLRover take part in.
-var errStrangers = errors.New("agents of torchrun or DLRover take part, which know of no pause")
+// errOtherAgents is why a job cannot be paused that agents of torchrun or DLRover take part in.
+var errOtherAgents = errors.New("agents of torchrun or DLRover take part, which know of no pause")
 
 // pauseFirst ends a round before its workers are started where somebody has asked for a pause.
 func (a *Agent) pauseFirst(ctx context.Context) (policy.Decision, error) {

@@ -109,14 +109,14 @@ func fixedError(nodes job.Range) error {
 func (s *Steering) scale(ctx context.Context, by control.Peer, n int) (string, error) {
 	bounds := s.plan.Job.Nodes
 	s.mu.Lock()
-	phase, nodes, limit, strangers, away := s.status.Phase, s.status.Nodes, s.orders.Nodes, s.strangers, s.awayLocked()
+	phase, nodes, limit, mixed, away := s.status.Phase, s.status.Nodes, s.orders.Nodes, s.mixed, s.awayLocked()
 	s.mu.Unlock()
 	switch {
 	case bounds.Min == bounds.Max:
 		return "", fixedError(bounds)
 	case n < bounds.Min || n > bounds.Max:
 		return "", errhint.Usagef("cannot scale the job to %s: --nnodes allows %d to %d", wording.Plural(n, "node"), bounds.Min, bounds.Max)
-	case strangers:
+	case mixed:
 		return "", errhint.Usagef("cannot scale the job: agents of torchrun or DLRover take part, which know of no such thing")
 	case slices.Contains(endPhases, phase):
 		return "", errhint.Code(fmt.Errorf("cannot scale the job: it is decided, and about to end (%s)", phase), errhint.TryAgain)

@@ -57,15 +57,15 @@ type Steering struct {
 	// askedEnd is why the whole job is to end, nil where nobody has asked for that; ends end the contexts of who runs
 	// it.
 	askedEnd *SignalError
-	// orders are those of the round that was met last; strangers says that agents of torchrun take part in it. wish is
+	// orders are those of the round that was met last; mixed says that agents of torchrun take part in it. wish is
 	// a pause that somebody has asked for, nil for none.
-	orders    rendezvous.Orders
-	inRound   bool // between take and its end
-	rounds    bool // there was one
-	strangers bool
-	wish      *pauseWish
-	ends      []context.CancelCauseFunc
-	board     roundBoard
+	orders  rendezvous.Orders
+	inRound bool // between take and its end
+	rounds  bool // there was one
+	mixed   bool
+	wish    *pauseWish
+	ends    []context.CancelCauseFunc
+	board   roundBoard
 	// others is what was heard last of the round's other nodes, by group rank.
 	others map[int]heardStatus
 	// done is how far workers here have come that have ended, savedMost the greatest step on disk that was told here.

@@ -216,7 +216,7 @@ func TestCertAuthority(t *testing.T) {
 
 // OpenSSH's own client and we agree about what known_hosts says.
 func TestKnownByOpenSSH(t *testing.T) {
-	s := testutil.SSHD(t, testutil.SSHDConfig{Stranger: true})
+	s := testutil.SSHD(t, testutil.SSHDConfig{UnknownKey: true})
 	d := dialer(t, s.Client, func(cfg *sshexec.Config) { cfg.Options = []string{"HashKnownHosts=yes"} })
 	_ = start(t, d, s.Name).Close()
 	if out, err := sshCommand(t, s, "echo here"); err != nil || out != "here\n" {

@@ -25,7 +25,7 @@ func bySSH(c *testutil.SSHClient, tr *proc.Tree) func(*sshexec.Config) {
 }
 
 func TestProgram(t *testing.T) {
-	s := testutil.SSHD(t, testutil.SSHDConfig{Stranger: true})
+	s := testutil.SSHD(t, testutil.SSHDConfig{UnknownKey: true})
 	tr := tree(t)
 	d := dialer(t, s.Client, bySSH(s.Client, tr))
 	for range 2 {
@@ -64,10 +64,10 @@ func agents(t *testing.T, s *testutil.SSHServer) []string {
 
 func TestProgramUnreached(t *testing.T) {
 	client := testutil.NewSSHClient(t)
-	s := testutil.SSHD(t, testutil.SSHDConfig{Client: client, Name: "stranger", Stranger: true})
-	other := testutil.SSHD(t, testutil.SSHDConfig{Client: client, Name: "changed", Stranger: true})
+	s := testutil.SSHD(t, testutil.SSHDConfig{Client: client, Name: "stranger", UnknownKey: true})
+	other := testutil.SSHD(t, testutil.SSHDConfig{Client: client, Name: "changed", UnknownKey: true})
 	friend := testutil.SSHD(t, testutil.SSHDConfig{Client: client, Name: "friend"})
-	chosen := testutil.SSHD(t, testutil.SSHDConfig{Client: client, Name: "chosen", Stranger: true})
+	chosen := testutil.SSHD(t, testutil.SSHDConfig{Client: client, Name: "chosen", UnknownKey: true})
 	client.Append(client.Config, "Host chosen\n  StrictHostKeyChecking yes\n")
 	client.Append(client.KnownHosts, fmt.Sprintf("[127.0.0.1]:%d %s\n", other.Port, s.HostKey))
 	tr := tree(t) // what runs before is no business of it

@@ -60,7 +60,7 @@ func TestDoorsAreHeld(t *testing.T) {
 			&unix.SockaddrInet4{Port: d.Port(), Addr: [4]byte{127, 0, 0, 1}}, &unix.SockaddrInet4{Port: d.Port()},
 			&unix.SockaddrInet6{Port: d.Port()},
 		} {
-			if err := strangerListens(t, addr, options); !errors.Is(err, unix.EADDRINUSE) {
+			if err := otherUserListens(t, addr, options); !errors.Is(err, unix.EADDRINUSE) {
 				t.Errorf("another user who shares ports by %s listens at %+v: %v", name, addr, err)
 			}
 		}
@@ -70,8 +70,8 @@ func TestDoorsAreHeld(t *testing.T) {
 	}
 }
 
-// strangerListens tries to listen as another user.
-func strangerListens(t *testing.T, addr unix.Sockaddr, options []int) error {
+// otherUserListens tries to listen as another user.
+func otherUserListens(t *testing.T, addr unix.Sockaddr, options []int) error {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		testutil.Missing(t, "root, to be another user")

@@ -129,7 +129,7 @@ func Create(path string, flags int, mode fs.FileMode) (*os.File, error) {
 	return f, nil
 }
 
-// Target returns where path leads to, as an absolute path without links, and refuses links of strangers. The last link
+// Target returns where path leads to, as an absolute path without links, and refuses links of other users. The last link
 // on the way has to be ours or root's; so has any other one, or its directory's owner made it. path need not be there,
 // and its directory has to.
 func Target(path string) (string, error) {

@@ -54,7 +54,7 @@ func TestReplaceKeepsMode(t *testing.T) {
 }
 
 // The mode of a file that somebody else has put there gives nobody more than that of a new one.
-func TestReplaceStrangersFile(t *testing.T) {
+func TestReplaceFileOfAnotherUser(t *testing.T) {
 	dir := testutil.ReachedDir(t, 0o1777)
 	path := filepath.Join(dir, "file")
 	testutil.RunOtherUser(t, "sh", "-c", "umask 0; echo old >"+path)
@@ -66,7 +66,7 @@ func TestReplaceStrangersFile(t *testing.T) {
 	}
 }
 
-// TestReplaceLinks: links of ours lead to what is replaced; those of a stranger are refused, wherever they are on the
+// TestReplaceLinks: links of ours lead to what is replaced; those of another user are refused, wherever they are on the
 // way, and what they lead to stays as it was.
 func TestReplaceLinks(t *testing.T) {
 	ours := testutil.ReachedDir(t, 0o755)
@@ -104,7 +104,7 @@ func TestReplaceLinks(t *testing.T) {
 		t.Errorf("keys became %q", read(t, keys))
 	}
 	if _, err := os.Lstat(filepath.Join(ours, "new")); err == nil {
-		t.Error("a file was made where a stranger's link leads to")
+		t.Error("a file was made where another user's link leads to")
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"muster/internal/testutil"
 )
 
-// TestSwappedDirectory has a stranger put a link in the place of a directory of his, in which somebody else's path
+// TestSwappedDirectory has another user put a link in the place of a directory of his, in which somebody else's path
 // lies, again and again: what is looked at and what is written to are the same. Nothing is written through his link,
 // whenever it comes.
 func TestSwappedDirectory(t *testing.T) {
@@ -20,7 +20,7 @@ func TestSwappedDirectory(t *testing.T) {
 	testutil.RunOtherUser(t, "mkdir", out)
 	testutil.RunOtherUser(t, "ln", "-s", private, link)
 	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() { // as the stranger can, who owns both
+	go func() { // as the other user can, who owns both
 		defer close(stopped)
 		for {
 			select {
@@ -44,7 +44,7 @@ func TestSwappedDirectory(t *testing.T) {
 	<-stopped
 	for _, name := range []string{"status.json", "rank.log"} {
 		if _, err := os.Lstat(filepath.Join(private, name)); err == nil {
-			t.Errorf("%s was written through the stranger's link", name)
+			t.Errorf("%s was written through the other user's link", name)
 		}
 	}
 }

@@ -361,8 +361,8 @@ func TestRelays(t *testing.T) {
 	}
 }
 
-// TestStrangersAreShownNothing: who has not the token gets an alert, and nothing that follows from the token.
-func TestStrangersAreShownNothing(t *testing.T) {
+// TestPeersWithoutTokenAreShownNothing: who has not the token gets an alert, and nothing that follows from the token.
+func TestPeersWithoutTokenAreShownNothing(t *testing.T) {
 	id := echo(t, domain, func(b []byte) { t.Errorf("the server took %q", b) })
 	for name, c := range map[string]*tls.Config{
 		"no name": {}, "another name": {NextProtos: []string{"h2"}},
@@ -376,7 +376,7 @@ func TestStrangersAreShownNothing(t *testing.T) {
 		c.InsecureSkipVerify = true
 		c.VerifyConnection = func(tls.ConnectionState) error { t.Errorf("%s: it was shown a certificate", name); return nil }
 		if err := tls.Client(conn, c).Handshake(); err == nil {
-			t.Errorf("%s: a stranger was let in", name)
+			t.Errorf("%s: a peer without the token was let in", name)
 		}
 	}
 	for name, text := range map[string]string{
@@ -392,7 +392,7 @@ func TestStrangersAreShownNothing(t *testing.T) {
 		_, _ = io.WriteString(conn, text)
 		_ = conn.(*net.TCPConn).CloseWrite()
 		if got, _ := io.ReadAll(conn); len(got) > 7 {
-			t.Errorf("%s: a stranger was told %q", name, got)
+			t.Errorf("%s: a peer without the token was told %q", name, got)
 		}
 	}
 }

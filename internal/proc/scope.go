@@ -60,7 +60,7 @@ func (t *Tree) membersLocked(s snapshot, past []*Process) []member {
 	return all
 }
 
-// adoptLocked decides about a child of ours that we did not start: an orphan. It returns false for strangers.
+// adoptLocked decides about a child of ours that we did not start: an orphan. It returns false for a process that is not ours.
 func (t *Tree) adoptLocked(m *member, s snapshot) bool {
 	if _, ok := t.before[m.ident]; ok {
 		t.spareLocked(m.procInfo, s)
@@ -81,7 +81,7 @@ func (t *Tree) adoptLocked(m *member, s snapshot) bool {
 	return !t.init || s.cgroup[m.PID] || hasEnv(m.PID, t.cfg.Marker)
 }
 
-// spareLocked notes that p and all below it are strangers: they come to us as orphans when p ends.
+// spareLocked notes that p and all below it are not ours: they come to us as orphans when p ends.
 func (t *Tree) spareLocked(p *procInfo, s snapshot) {
 	t.before[p.ident] = struct{}{}
 	for _, kid := range s.kids[p.PID] {
@@ -170,7 +170,7 @@ const (
 )
 
 // scanner records what leaves its worker's session while its descent can still be seen: after a double fork, with the
-// marker cleared from the environment, neither the guardian nor PID 1 could tell it from a stranger.
+// marker cleared from the environment, neither the guardian nor PID 1 could tell it from a process that is not ours.
 func (t *Tree) scanner() {
 	pause := scanEvery
 	next := time.Now().Add(pause)

@@ -329,7 +329,7 @@ func (s *Spare) Close() error {
 // expect says that children will come, or have come, that are to be registered before anybody reaps them.
 func (t *Tree) expect(n int) {
 	if n > 0 {
-		t.looking.Lock() // a fork that is half done when somebody looks is taken for a stranger
+		t.looking.Lock() // a fork that is half done when somebody looks is taken for a process that is not ours
 		defer t.looking.Unlock()
 	}
 	t.mu.Lock()
@@ -354,7 +354,7 @@ func (t *Tree) awaitForks() {
 	if n == 0 {
 		return
 	}
-	timer := time.NewTimer(forkLimit) // of one that takes longer the processes are strangers, and are stopped with the others
+	timer := time.NewTimer(forkLimit) // of one that takes longer the processes are taken for others, and are stopped with the others
 	defer timer.Stop()
 	select {
 	case <-forked:

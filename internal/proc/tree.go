@@ -35,7 +35,7 @@ type Config struct {
 	Log zerolog.Logger
 	// Marker is an entry "NAME=VALUE" that is in every worker's environment and in no other process's: not in that of a
 	// later agent's workers either, whatever they share with ours. The guardian
-	// kills what carries it; as PID 1 the tree tells its own orphans from strangers by it. Empty: no such search.
+	// kills what carries it; as PID 1 the tree tells its own orphans from others by it. Empty: no such search.
 	Marker string
 	// Guardian is the command of the guardian, for example {"/proc/self/exe", "_guardian"}; the program must call
 	// RunGuardian. Nil: no guardian. None is started for PID 1, with whose death the kernel kills all the others.
@@ -55,7 +55,7 @@ type Tree struct {
 	log      zerolog.Logger
 	cfg      Config
 	self     ident
-	init     bool // we are PID 1: children of ours may be strangers
+	init     bool // we are PID 1: children may be processes that we did not start
 	wasReap  bool // sub-reaper before Open
 	noPidfd  bool // tests: as on a kernel without
 	spawn    chan func()
@@ -81,7 +81,7 @@ type Tree struct {
 	guard    *guardian // nil: none wanted, or none at the moment
 	leaving  bool      // Close has begun: no new guardian
 	orphans  uint64    // reaped so far
-	// expected counts the forks under way: until each is registered, no stranger is reaped.
+	// expected counts the forks under way: until each is registered, no other process is reaped.
 	expected int
 	forked   chan struct{} // closed when there is none any more
 }
@@ -282,7 +282,7 @@ func (t *Tree) reaper() {
 	}
 }
 
-// reap waits for dead strangers until there is none, or a dead child of ours is in front: that one belongs to its
+// reap waits for dead processes that are not ours until there is none, or a dead child of ours is in front: that one belongs to its
 // goroutine, which calls reap again. Looking first (WNOWAIT) is what keeps statuses from being stolen.
 func (t *Tree) reap() {
 	t.mu.Lock()

@@ -94,8 +94,8 @@ type SSHDConfig struct {
 	Host *Host
 	// Address is 127.0.0.1 unless given; ::1 is another one. A server on a Host needs none.
 	Address string
-	// Stranger leaves the server's key out of the client's known_hosts.
-	Stranger bool
+	// UnknownKey leaves the server's key out of the client's known_hosts.
+	UnknownKey bool
 	// Env are variables, NAME=VALUE, that commands get: over HOME, which is the server's own folder unless it stands
 	// here.
 	Env []string
@@ -177,7 +177,7 @@ func SSHD(t testing.TB, cfg SSHDConfig) *SSHServer {
 	SSHKey(t, key, "")
 	s.HostKey = readKey(t, key+".pub")
 	s.args = []string{"-D", "-e", "-f", s.configure(cfg, hostname, key)}
-	if !cfg.Stranger {
+	if !cfg.UnknownKey {
 		s.Client.Append(s.Client.KnownHosts, s.knownAs(cfg, hostname)+" "+s.HostKey+"\n")
 	}
 	s.Client.Append(s.Client.Config,

@@ -52,7 +52,7 @@ func Write(path, text string) (err error) {
 }
 
 // Read reads a job's token. A file that others could have written is refused: they would know the token. So is one
-// that a stranger's link leads to, which may be a file of ours that he can read. Where others can read the token a
+// that another user's link leads to, which may be a file of ours that he can read. Where others can read the token a
 // warning says so, except in mounted secrets, which lie in memory or are read-only, and are given to the container
 // alone, whatever their mode says.
 func Read(file string, log zerolog.Logger) ([]byte, error) {

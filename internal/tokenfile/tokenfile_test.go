@@ -76,9 +76,9 @@ func TestTokenFileModes(t *testing.T) {
 	}
 }
 
-// A token is as little taken through a stranger's pipe or link as from his file: he knows what it says. The user's own
+// A token is as little taken through another user's pipe or link as from his file: he knows what it says. The user's own
 // ones stay.
-func TestTokenOfAStranger(t *testing.T) {
+func TestTokenOfAnotherUser(t *testing.T) {
 	ours, shared := testutil.ReachedDir(t, 0o755), testutil.ReachedDir(t, 0o1777)
 	token := strings.Repeat("5ecret", 10)
 	known := filepath.Join(ours, "known") // whoever may read a file of ours could use what it says

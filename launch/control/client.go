@@ -190,7 +190,7 @@ func (c *Client) explain(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, errDead):
 		status, hint = errhint.Usage, "the next job of yours that starts here removes its directory"
-	case errors.Is(err, errMute), errors.Is(err, errStranger):
+	case errors.Is(err, errMute), errors.Is(err, errOtherUser):
 		status = errhint.Usage
 	case errors.Is(context.Cause(ctx), errSilent), errors.Is(err, unix.EAGAIN):
 		err, hint = errSilent, "is it stopped (SIGSTOP), or the machine overloaded?"
@@ -202,8 +202,8 @@ func (c *Client) explain(ctx context.Context, err error) error {
 	return errhint.Code(errhint.With(fmt.Errorf("nobody answers for the job in %s: %w", who, err), hint), status)
 }
 
-// errStranger is why a directory is not looked into.
-var errStranger = errors.New("its run directory is not one that only you can write to")
+// errOtherUser is why a directory is not looked into.
+var errOtherUser = errors.New("its run directory is not one that only you can write to")
 
 // dial connects to the socket. The directory has to be ours: what is answered there may be executed.
 func (c *Client) dial(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -212,7 +212,7 @@ func (c *Client) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 		if errors.Is(err, os.ErrNotExist) {
 			return nil, errDead
 		}
-		return nil, fmt.Errorf("%w: %w", errStranger, err)
+		return nil, fmt.Errorf("%w: %w", errOtherUser, err)
 	}
 	defer func() { _ = d.Close() }()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", through(d))
@@ -230,7 +230,7 @@ func (c *Client) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 		peer, err := peerOf(u)
 		if err == nil && peer.UID != os.Geteuid() {
 			_ = conn.Close()
-			return nil, fmt.Errorf("%w: user %d answers there", errStranger, peer.UID)
+			return nil, fmt.Errorf("%w: user %d answers there", errOtherUser, peer.UID)
 		}
 		c.pid = peer.PID
 	}

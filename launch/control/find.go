@@ -79,7 +79,7 @@ func Find(ctx context.Context, places rundir.Places, names ...string) ([]Found, 
 	}
 	// One that has ended meanwhile, or is not ours, is no job.
 	return slices.DeleteFunc(found, func(f Found) bool {
-		return f.Answer == nil && (errors.Is(f.Err, errStranger) || f.Dead() && !rundir.Exists(f.Dir))
+		return f.Answer == nil && (errors.Is(f.Err, errOtherUser) || f.Dead() && !rundir.Exists(f.Dir))
 	}), nil
 }
 

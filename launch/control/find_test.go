@@ -174,7 +174,7 @@ func TestPickDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Pick(t.Context(), nil, dir, "HERE"); errhint.CodeOf(err) != errhint.Usage || !strings.Contains(err.Error(), "only you") {
-		t.Errorf("a stranger's: %v", err)
+		t.Errorf("of another user: %v", err)
 	}
 }
 

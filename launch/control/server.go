@@ -155,7 +155,7 @@ func through(d *os.File) string {
 	return "/proc/self/fd/" + strconv.Itoa(int(d.Fd())) + "/" + socketName
 }
 
-// door is the listener: who is a stranger, or one too many, is turned away before anything is read.
+// door is the listener: another user, or one too many, is turned away before anything is read.
 type door struct{ s *Server }
 
 func (d door) Close() error   { return d.s.listener.Close() }

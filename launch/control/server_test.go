@@ -207,8 +207,8 @@ func TestWrongRequests(t *testing.T) {
 	}
 }
 
-// TestStrangers: another user is told that it is one, and the job hears nothing of it; root is heard.
-func TestStrangers(t *testing.T) {
+// TestOtherUsers: another user is told that it is one, and the job hears nothing of it; root is heard.
+func TestOtherUsers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		peer  Peer
@@ -232,8 +232,8 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestRealStranger has a process of another user ask at a socket to which somebody has opened the way.
-func TestRealStranger(t *testing.T) {
+// TestRealOtherUser has a process of another user ask at a socket to which somebody has opened the way.
+func TestRealOtherUser(t *testing.T) {
 	t.Parallel()
 	dir := testutil.ReachedDir(t, 0o755)
 	j := &fakeJob{id: "a"}

@@ -42,7 +42,7 @@ func TestOurs(t *testing.T) {
 		from, to netip.AddrPort
 		want     bool
 	}{
-		"ours": {ours, to, true}, "a stranger's": {strangersConn(t, to), to, false},
+		"ours": {ours, to, true}, "another user's": {otherUsersConn(t, to), to, false},
 		"nobody's":                      {netip.AddrPortFrom(to.Addr(), 1), to, false},
 		"of no address of that machine": {netip.MustParseAddrPort("192.0.2.1:7"), netip.MustParseAddrPort("192.0.2.2:7"), true},
 	} {
@@ -78,8 +78,8 @@ type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
-// strangersConn is another user's end of a connection.
-func strangersConn(t *testing.T, to netip.AddrPort) netip.AddrPort {
+// otherUsersConn is another user's end of a connection.
+func otherUsersConn(t *testing.T, to netip.AddrPort) netip.AddrPort {
 	t.Helper()
 	if unix.Geteuid() != 0 {
 		testutil.Missing(t, "root, to be another user")

@@ -212,9 +212,9 @@ func TestStatusThroughSymlink(t *testing.T) {
 	}
 }
 
-// TestStatusThroughStrangersLink: the status file is not written to where a link of another user leads, also one that
+// TestStatusThroughLinkOfAnotherUser: the status file is not written to where a link of another user leads, also one that
 // comes while the job runs; and a status file that was private stays so.
-func TestStatusThroughStrangersLink(t *testing.T) {
+func TestStatusThroughLinkOfAnotherUser(t *testing.T) {
 	home, shared := testutil.ReachedDir(t, 0o755), testutil.ReachedDir(t, 0o777)
 	keys, path := filepath.Join(home, "authorized_keys"), filepath.Join(shared, "status.json")
 	writeFile(t, keys, "keys")

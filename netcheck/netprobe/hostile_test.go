@@ -115,8 +115,8 @@ func alive(t testing.TB, addr string) {
 	}
 }
 
-// TestStrangers: what has not the token is told no more than that.
-func TestStrangers(t *testing.T) {
+// TestPeersWithoutToken: what has not the token is told no more than that.
+func TestPeersWithoutToken(t *testing.T) {
 	id := serve(t, config("there"))
 	for name, text := range map[string][]byte{
 		"nothing": nil, "HTTP": []byte("GET / HTTP/1.1\r\nHost: here\r\n\r\n"), "much of no use": bytes.Repeat([]byte{0xff}, 1<<20),
@@ -160,8 +160,8 @@ func TestRelayToAnotherNode(t *testing.T) {
 	alive(t, other)
 }
 
-// TestManyStrangers: connections that prove nothing leave room for those that do.
-func TestManyStrangers(t *testing.T) {
+// TestManyPeersWithoutToken: connections that prove nothing leave room for those that do.
+func TestManyPeersWithoutToken(t *testing.T) {
 	id := serve(t, config("there"))
 	addr := peertls.Identity(id).Addr()
 	for range 500 {

@@ -103,7 +103,7 @@ func (s *Server) handle(ctx context.Context, raw net.Conn) {
 	defer stop()
 	conn, err := s.acceptor.Server(ctx, raw)
 	if err != nil || !admission.Proven(raw) {
-		return // a stranger, of whom there is nothing to say
+		return // a peer without the token, of which there is nothing to say
 	}
 	key, err := conn.Key(datagrams)
 	if err != nil {

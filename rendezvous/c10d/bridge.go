@@ -255,7 +255,7 @@ func (b *Bridge) decide(ctx context.Context, p *goal) (Decision, error) {
 	b.warnOfClocks()
 	in := Input{
 		State: b.state, Members: members, Leaving: leaving, Settings: b.cfg.Settings, Now: now, Want: p.want, Deadline: p.deadline,
-		Heirs: true, HeadStart: b.headStart(), Excused: p.nobody, Seen: b.seen,
+		Successors: true, HeadStart: b.headStart(), Excused: p.nobody, Seen: b.seen,
 	}
 	if b.joined != nil {
 		in.Round = b.joined.Round

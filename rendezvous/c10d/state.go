@@ -219,11 +219,11 @@ func (s *State) complete(ours Nodes) {
 // assignRanks ranks the participants. Upstream sorts them anew in every round, so that one newcomer can change the rank
 // of everybody (§9 rows 5 and 6). Here, who had a rank in the round before keeps it where the world is large enough; a
 // node that was restarted takes the rank that its address had; what is left is filled in upstream's order. In a first
-// round that is upstream's order altogether. Where ours is not nil, all others are upstream's, and may have an heir.
+// round that is upstream's order altogether. Where ours is not nil, all others are upstream's, and may have a successor of rank 0.
 func assignRanks(participants, before map[Node]int, ours Nodes) map[Node]int {
 	ranks := make(map[Node]int, len(participants))
 	taken := make([]bool, len(participants))
-	if n, ok := heir(participants, before, ours); ours != nil && ok {
+	if n, ok := successor(participants, before, ours); ours != nil && ok {
 		ranks[n], taken[0] = 0, true
 	}
 	var left []Node
@@ -266,10 +266,10 @@ func assignRanks(participants, before map[Node]int, ours Nodes) map[Node]int {
 	return ranks
 }
 
-// heir returns the node that must have rank 0 because whoever had it is gone. From 2.6 on agents of upstream remember
+// successor returns the node that must have rank 0 because whoever had it is gone. From 2.6 on agents of upstream remember
 // for good where the first rank 0 that they met served the workers' store; only who becomes rank 0 himself opens one of
 // his own (2.14). With anybody else as rank 0 an agent of upstream would send its workers to the dead one.
-func heir(participants, before map[Node]int, ours Nodes) (Node, bool) {
+func successor(participants, before map[Node]int, ours Nodes) (Node, bool) {
 	first, ok, gone := Node{}, false, false
 	for n, rank := range before {
 		_, in := participants[n]

@@ -92,8 +92,8 @@ type Input struct {
 	Deadline time.Duration
 	// Round is the round that WantStay is about.
 	Round Round
-	// Heirs says that all nodes but ours are agents of upstream, one of whom may have to inherit rank 0: see heir.
-	Heirs bool
+	// Successors says that all nodes but ours are agents of upstream, one of whom may have to inherit rank 0: see successor.
+	Successors bool
 	// HeadStart is how much sooner than its end we take a last call for over: who completes a round gives the ranks.
 	HeadStart time.Duration
 	// Excused is how many of its members may be silent without being dead. An agent of upstream has one connection, and

@@ -250,7 +250,7 @@ func (t *turn) take(s *State, m Node) {
 }
 
 func (t *turn) complete(s *State) {
-	if t.Heirs {
+	if t.Successors {
 		s.complete(t.Seen.ours)
 	} else {
 		s.complete(nil)

@@ -89,7 +89,7 @@ func TestHeartbeatsGoOn(t *testing.T) {
 	b.cfg.LostAfter, b.cfg.Dial = time.Hour, p.dial
 	next(t, a, b)
 	p.cut.Store(true)
-	b.obey(t.Context(), action{class: "NodeAction", Type: "restart_worker"}) // the others are told behind its back
+	b.carryOut(t.Context(), action{class: "NodeAction", Type: "restart_worker"}) // the others are told behind its back
 	p.cut.Store(false)
 }
 
@@ -199,7 +199,7 @@ func TestRelaunchOfOneOfTwo(t *testing.T) {
 	f := newFake(t, 2, 2)
 	a, b := open(t, f, 0), open(t, f, 1)
 	rounds := next(t, a, b)
-	b.obey(t.Context(), action{class: "NodeAction", Type: "relaunch_worker"})
+	b.carryOut(t.Context(), action{class: "NodeAction", Type: "relaunch_worker"})
 	if v := verdict(t, rounds[0]); v.Kind != rendezvous.Reassemble || v.Reason != "NodeReplaced" || v.Node != "node-1" {
 		t.Errorf("%+v", v)
 	}

@@ -135,7 +135,7 @@ func (c *Client) insist(ctx context.Context, call func(context.Context) error) e
 			return nil
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case errors.Is(err, errStranger):
+		case errors.Is(err, errOtherJob):
 			return errhint.Usagef("%w: JOB_UID=%s is not its", err, c.cfg.JobUID)
 		}
 		if bounded.Err() == nil {

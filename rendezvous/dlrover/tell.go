@@ -57,7 +57,7 @@ func (h *Handler) keepTelling() {
 		if err != nil {
 			return
 		}
-		h.obey(ctx, a)
+		h.carryOut(ctx, a)
 		memory, cpus := used.look()
 		if err := h.c.resources(ctx, memory, cpus); err != nil && h.done.Err() == nil {
 			h.cfg.Log.Debug().Err(err).Msg("the master was not told what this node uses")
@@ -80,8 +80,8 @@ func (h *Handler) keepTelling() {
 	}
 }
 
-// obey does what the master wants of this node.
-func (h *Handler) obey(ctx context.Context, a action) {
+// carryOut does what the master wants of this node.
+func (h *Handler) carryOut(ctx context.Context, a action) {
 	if a.class == "" || a.class == "NoAction" {
 		return
 	}

@@ -26,8 +26,8 @@ const maxAnswer = 4 << 20
 // jobUID is the metadata, or header, by which the master knows its own agents.
 const jobUID = "job_uid"
 
-// errStranger means that the master is that of another job.
-var errStranger = errors.New("the master there is that of another job")
+// errOtherJob means that the master is that of another job.
+var errOtherJob = errors.New("the master there is that of another job")
 
 var errProtobuf = errors.New("the answer is no message of protobuf")
 
@@ -99,7 +99,7 @@ func (w *grpcWire) call(ctx context.Context, method string, data []byte) (answer
 	}
 	err = w.conn.Invoke(ctx, "/elastic.Master/"+method, w.envelope(data), &answer)
 	if status.Code(err) == codes.Unauthenticated {
-		return nil, errStranger
+		return nil, errOtherJob
 	}
 	return answer, err
 }
@@ -195,7 +195,7 @@ func (w *httpWire) call(ctx context.Context, path string, data []byte) (object, 
 	case len(content) > maxAnswer:
 		return object{}, fmt.Errorf("the answer is longer than %d bytes", maxAnswer)
 	case answer.StatusCode == http.StatusNotAcceptable:
-		return object{}, errStranger
+		return object{}, errOtherJob
 	case answer.StatusCode != http.StatusOK:
 		return object{}, fmt.Errorf("it answers with status %s: %.200q", answer.Status, content)
 	}

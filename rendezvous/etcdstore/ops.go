@@ -217,7 +217,7 @@ func (s *Store) CompareAndSet(ctx context.Context, key string, expected, desired
 	}
 	// judge returns the answer of a call that found kv, or sets the condition for the next attempt.
 	judge := func(kv *mvccpb.KeyValue) ([]byte, error) {
-		found, kv, err := s.standing(ctx, what, key, kv)
+		found, kv, err := s.newest(ctx, what, key, kv)
 		switch {
 		case err != nil:
 			return nil, err
@@ -265,8 +265,8 @@ func (s *Store) CompareAndSet(ctx context.Context, key string, expected, desired
 	}
 }
 
-// standing returns the value in kv, or what replaced it meanwhile, and where it was found: nil for a missing key.
-func (s *Store) standing(ctx context.Context, what, key string, kv *mvccpb.KeyValue) ([]byte, *mvccpb.KeyValue, error) {
+// newest returns the value in kv, or what replaced it meanwhile, and where it was found: nil for a missing key.
+func (s *Store) newest(ctx context.Context, what, key string, kv *mvccpb.KeyValue) ([]byte, *mvccpb.KeyValue, error) {
 	for kv != nil {
 		value, err := s.content(ctx, what, key, kv)
 		if err != nil || value != nil {

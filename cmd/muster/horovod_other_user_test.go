@@ -59,9 +59,9 @@ func (j *horovodHost) asks(uid int, method, path, body string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// TestHorovodStrangerOnHost: another user of a host who asks for a worker's place there, as if it were ready for
+// TestHorovodOtherUserOnHost: another user of a host who asks for a worker's place there, as if it were ready for
 // another world, does not have the job succeed while that worker is at work.
-func TestHorovodStrangerOnHost(t *testing.T) {
+func TestHorovodOtherUserOnHost(t *testing.T) {
 	t.Parallel()
 	j := startHorovodHosts(t, `until [ -e "$OUT/go" ]; do sleep 0.05; done
 		[ "$HOROVOD_RANK" != 0 ] || exit 0
@@ -89,12 +89,12 @@ func TestHorovodStrangerOnHost(t *testing.T) {
 	j.clean(30 * time.Second)
 }
 
-// TestHorovodStrangerOnHostOfWorld: the same of a world that does not change, whose own user is answered.
-func TestHorovodStrangerOnHostOfWorld(t *testing.T) {
+// TestHorovodOtherUserOnHostOfWorld: the same of a world that does not change, whose own user is answered.
+func TestHorovodOtherUserOnHostOfWorld(t *testing.T) {
 	t.Parallel()
 	j := startHorovodHosts(t, `until [ -e "$OUT/go" ]; do sleep 0.05; done`, "-H", "node1:1,node2:1")
 	if got := j.asks(testutil.OtherUserID, "PUT", "/global/1", "x"); !strings.Contains(got, " 403 ") {
-		t.Errorf("a stranger: %q", got)
+		t.Errorf("another user: %q", got)
 	}
 	if got := j.asks(os.Geteuid(), "PUT", "/global/1", "x"); !strings.Contains(got, " 200 ") {
 		t.Errorf("the job's user: %q", got)

@@ -17,13 +17,13 @@ import (
 	"muster/sshexec/sshtest"
 )
 
-// stranger is another user of a machine.
-const stranger = "12345"
+// otherUser is another user of a machine.
+const otherUser = "12345"
 
-// strangerShell begins the scripts of TestStrangersBinary: plant DIR [as] puts a program that tells what it is given
+// otherUserShell begins the scripts of TestBinaryOfAnotherUser: plant DIR [as] puts a program that tells what it is given
 // under the name of our binary, with every kind of record that says it was read.
-const strangerShell = `
-other() { setpriv --reuid ` + stranger + ` --regid ` + stranger + ` --clear-groups "$@"; }
+const otherUserShell = `
+other() { setpriv --reuid ` + otherUser + ` --regid ` + otherUser + ` --clear-groups "$@"; }
 plant() { ${2:-other} sh -c 'umask 022; mkdir -p "$1"; f=$1/muster-$2
 	echo "#!/bin/sh
 touch /tmp/ran; cat >/tmp/told" >$f; chmod 755 $f; touch -d @1 $f
@@ -31,7 +31,7 @@ touch /tmp/ran; cat >/tmp/told" >$f; chmod 755 $f; touch -d @1 $f
 `
 
 // A binary that somebody else has put where ours is looked for does not run, and is told nothing.
-func TestStrangersBinary(t *testing.T) {
+func TestBinaryOfAnotherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		testutil.Missing(t, "root, to mount file systems,")
 	}
@@ -45,8 +45,8 @@ func TestStrangersBinary(t *testing.T) {
 		before string // as root, who starts the agent
 		want   string // the directory that ours is put into
 	}{
-		"the cache is a stranger's": {`other mkdir -p /tmp/c; plant /tmp/c/muster/bin; xdg=/tmp/c`, "/tmp/muster-bin-0"},
-		"a link of a stranger's": {
+		"the cache is another user's": {`other mkdir -p /tmp/c; plant /tmp/c/muster/bin; xdg=/tmp/c`, "/tmp/muster-bin-0"},
+		"a link of another user's": {
 			`other mkdir -p /tmp/c; plant /tmp/c/muster/bin; other ln -s c /tmp/l; xdg=/tmp/l`,
 			"/tmp/muster-bin-0",
 		},
@@ -55,11 +55,11 @@ func TestStrangersBinary(t *testing.T) {
 			`chmod 777 "$home"/.cache; mkdir -p -m 700 "$home"/.cache/x/bin; plant /tmp/p; cp /tmp/p/* /tmp/p/.m* "$home"/.cache/x/bin; other mv "$home"/.cache/x "$home"/.cache/muster`, "/tmp/muster-bin-0"},
 		"open to all": {`mkdir -p "$home"/.cache/muster/bin; chmod 777 "$home"/.cache/muster/bin; plant "$home"/.cache/muster/bin`,
 			"/tmp/muster-bin-0"},
-		"open to a group": {`mkdir -p "$home"/.cache/muster/bin; chgrp ` + stranger +
+		"open to a group": {`mkdir -p "$home"/.cache/muster/bin; chgrp ` + otherUser +
 			` "$home"/.cache/muster/bin; chmod 770 "$home"/.cache/muster/bin; plant "$home"/.cache/muster/bin`, "/tmp/muster-bin-0"},
 		"open to all before": {
 			`mkdir -p "$home"/.cache/muster/bin; chmod 777 "$home"/.cache/muster/bin; plant "$home"/.cache/muster/bin; chmod 700 "$home"/.cache/muster/bin`, ""},
-		"the record is a stranger's": {
+		"the record is another user's": {
 			`mkdir -p "$home"/.cache/muster/bin; chmod 777 "$home"/.cache/muster/bin; plant "$home"/.cache/muster/bin; chmod 700 "$home"/.cache/muster/bin; chown 0 "$home"/.cache/muster/bin/muster-*`, ""},
 		"the record is an old one":        {`plant "$home"/.cache/muster/bin env; : >"$home"/.cache/muster/bin/.muster-$key.ok`, ""},
 		"the directory in /tmp":           {`full; plant /tmp/muster-bin-0`, "/dev/shm/muster-bin-0"},
@@ -80,7 +80,7 @@ func TestStrangersBinary(t *testing.T) {
 			mounts := `set -e; home=$1; key=$2; hash=$3; xdg=; full() { mount -t tmpfs -o size=1m tmpfs "$home"/.cache; }
 				mount --make-rprivate /; mount -t tmpfs -o size=64m tmpfs /mnt; mkdir -p /mnt/home /mnt/dev-shm; chmod 755 /mnt /mnt/home; home=/mnt/home
 				mkdir "$home"/.cache; mount -t tmpfs tmpfs /tmp; mount -t tmpfs tmpfs /dev/shm; chmod 1777 /tmp /dev/shm
-			` + strangerShell + strings.ReplaceAll(c.before, "/root.txt", "/mnt/precious") + "\necho \"xdg=$xdg\"; exec cat"
+			` + otherUserShell + strings.ReplaceAll(c.before, "/root.txt", "/mnt/precious") + "\necho \"xdg=$xdg\"; exec cat"
 			hold := exec.CommandContext(ctx, "unshare", "-m", "sh", "-c", mounts, "sh", home, hash[:16], hash)
 			hold.Stderr = os.Stderr
 			_, stdout := testutil.StartPiped(t, hold)
@@ -115,7 +115,7 @@ func TestStrangersBinary(t *testing.T) {
 				_ = r.Close()
 			}
 			if got := inside("ls /tmp/ran /tmp/told 2>/dev/null"); got != "" {
-				t.Errorf("what a stranger had put there was started: %s", got)
+				t.Errorf("what another user had put there was started: %s", got)
 			}
 			want := c.want
 			if want == "" {
