@@ -39,7 +39,7 @@ func Accelerate(inv Invocation) (Request, error) {
 		inv.Args = inv.Args[1:]
 		return AccelerateLaunch(inv)
 	case word == "-h" || word == "--help":
-		return Request{}, printed(accelerateParser().help())
+		return Request{}, printed(accelerateParser(new(accelerateWords)).help())
 	case theirs:
 		return Request{}, errhint.With(errhint.Usagef("accelerate %s is not done by muster: %s; muster replaces launch only", word, why),
 			"run the program itself, such as python -m accelerate.commands.accelerate_cli "+word)
@@ -51,18 +51,19 @@ func Accelerate(inv Invocation) (Request, error) {
 // it starts torchrun, so do we; where it starts one plain process although several were asked for, several start.
 func AccelerateLaunch(inv Invocation) (Request, error) {
 	env := newEnviron(inv.Environ)
-	p := accelerateParser()
+	w := new(accelerateWords)
+	p := accelerateParser(w)
 	in, err := p.parse(inv.Args, env)
 	if err != nil {
 		return Request{JSON: inv.Own.json(env)}, err
 	}
-	a := &accelerateJob{inv: inv, env: env, parser: p, v: in.values}
+	a := &accelerateJob{inv: inv, env: env, parser: p, w: w}
 	a.readConfig()
 	a.check()
 	a.decide()
 	a.variables()
-	in.values = a.torchrun()
-	req, err := torchrunOf(inv, p, in, a.fill)
+	a.torchrun()
+	req, err := torchrunOf(inv, p, in, &w.torchrunWords, a.fill)
 	if err != nil {
 		return req, err
 	}
@@ -78,9 +79,9 @@ the same; names cannot be abbreviated. What no flag says comes from variables MU
 file that accelerate config writes. Flags of muster itself stand in front of the launcher's name.
 `
 
-func accelerateParser() *parser {
+func accelerateParser(w *accelerateWords) *parser {
 	p := &parser{
-		prog: "accelerate launch", script: "training_script", options: accelerateOptions(), prefixes: []string{ownPrefix},
+		prog: "accelerate launch", script: "training_script", options: accelerateOptions(w), prefixes: []string{ownPrefix},
 		exact: true,
 	}
 	p.help = func() string { return p.helpText(accelerateAbout) }
@@ -92,7 +93,7 @@ type accelerateJob struct {
 	inv    Invocation
 	env    environ
 	parser *parser
-	v      map[string]value // by dest
+	w      *accelerateWords
 	file   accelerateFile
 	// launcher is the way that accelerate would take, cpu whether workers are to compute on CPUs.
 	launcher accelerateLauncher
@@ -131,28 +132,25 @@ func (a *accelerateJob) option(dest string) *option {
 }
 
 // refuse adds a problem with the value of an option, naming where it came from.
-func (a *accelerateJob) refuse(dest string, err error) {
+func (a *accelerateJob) refuse(word *value, err error) {
 	if err == nil {
 		return
 	}
-	v, flag := a.v[dest], strings.ReplaceAll(dest, "_", "-")
-	if o := a.option(dest); o != nil && o.kind == kindFlag && v.source.Kind == job.FromFlag {
+	v := *word
+	if v.option.kind == kindFlag && v.fromFlag() {
 		v.text = ""
 	}
-	a.wrong.add(fmt.Errorf("cannot use %s: %w", value{text: v.text, source: v.source}.writtenAs(flag), err))
+	a.wrong.add(fmt.Errorf("cannot use %s: %w", v.written(), err))
 }
 
 func (a *accelerateJob) warn(format string, args ...any) {
 	a.warnings = append(a.warnings, fmt.Sprintf(format, args...))
 }
 
-// on reports whether a flag is given.
-func (a *accelerateJob) on(dest string) bool { return a.v[dest].on }
-
 // byFile turns a flag on because of the configuration file's distributed_type.
-func (a *accelerateJob) byFile(dest string, kinds ...string) {
+func (a *accelerateJob) byFile(word *value, kinds ...string) {
 	if slices.Contains(kinds, a.file.kind) {
-		a.v[dest] = value{text: "true", on: true, source: a.file.kindFrom}
+		word.become(value{text: "true", on: true, source: a.file.kindFrom})
 	}
 }
 
@@ -165,50 +163,49 @@ var accelerateGPUs = []string{
 // open.
 func (a *accelerateJob) check() {
 	var ways []string
-	for _, dest := range []string{"cpu", "multi_gpu", "tpu", "use_deepspeed", "use_fsdp"} {
-		if a.on(dest) {
-			ways = append(ways, "--"+strings.ReplaceAll(dest, "_", "-"))
+	for _, v := range []value{a.w.cpu, a.w.multiGPU, a.w.tpu, a.w.useDeepspeed, a.w.useFSDP} {
+		if v.on {
+			ways = append(ways, "--"+v.option.name)
 		}
 	}
 	if len(ways) > 1 {
 		a.wrong.add(fmt.Errorf("cannot use %s together: choose one of them", strings.Join(ways, " and ")))
 	}
-	if n := a.v["num_processes"]; a.on("multi_gpu") && n.source.Kind == job.FromFlag && n.n < 2 {
-		a.refuse("num_processes", errors.New("--multi-gpu is for at least 2 processes"))
+	if n := a.w.numProcesses; a.w.multiGPU.on && n.source.Kind == job.FromFlag && n.n < 2 {
+		a.refuse(&a.w.numProcesses, errors.New("--multi-gpu is for at least 2 processes"))
 	}
-	if a.file.name != "" && !a.on("multi_gpu") && !a.on("tpu") && !a.on("use_deepspeed") && !a.on("use_fsdp") && !a.on("use_megatron_lm") &&
-		a.v["tpu_cluster"].source.Kind == job.FromDefault {
-		a.byFile("use_deepspeed", "DEEPSPEED")
-		a.byFile("multi_gpu", accelerateGPUs...)
-		a.byFile("tpu", "XLA")
-		a.byFile("use_fsdp", "FSDP")
-		a.byFile("use_megatron_lm", "MEGATRON_LM")
-		if a.file.parallelism && !a.v["use_parallelism_config"].explicit() {
-			a.v["use_parallelism_config"] = value{text: "true", on: true, source: a.file.kindFrom}
+	if a.file.name != "" && !a.w.multiGPU.on && !a.w.tpu.on && !a.w.useDeepspeed.on && !a.w.useFSDP.on && !a.w.useMegatronLM.on &&
+		a.w.tpuCluster.source.Kind == job.FromDefault {
+		a.byFile(&a.w.useDeepspeed, "DEEPSPEED")
+		a.byFile(&a.w.multiGPU, accelerateGPUs...)
+		a.byFile(&a.w.tpu, "XLA")
+		a.byFile(&a.w.useFSDP, "FSDP")
+		a.byFile(&a.w.useMegatronLM, "MEGATRON_LM")
+		if a.file.parallelism && !a.w.useParallelismConfig.explicit() {
+			a.w.useParallelismConfig.become(value{text: "true", on: true, source: a.file.kindFrom})
 		}
 	}
-	if v := a.v["use_parallelism_config"]; v.on && v.source.Kind != job.FromConfig && !a.on("use_deepspeed") &&
-		(!a.on("use_fsdp") || a.v["fsdp_version"].text == "1") {
-		a.refuse("use_parallelism_config", errhint.With(errors.New("it needs fully sharded data parallelism of version 2, or DeepSpeed"),
+	if v := a.w.useParallelismConfig; v.on && v.source.Kind != job.FromConfig && !a.w.useDeepspeed.on &&
+		(!a.w.useFSDP.on || a.w.fsdpVersion.text == "1") {
+		a.refuse(&a.w.useParallelismConfig, errhint.With(errors.New("it needs fully sharded data parallelism of version 2, or DeepSpeed"),
 			"give --use-fsdp --fsdp-version 2"))
 	}
-	if a.on("no_python") && a.on("module") {
+	if a.w.noPython.on && a.w.module.on {
 		a.wrong.add(errors.New("cannot use --no-python and --module together: a module needs Python; leave one of them out"))
-		a.v["module"] = value{text: "false"}
+		a.w.module.become(value{text: "false"})
 	}
-	for _, dest := range []string{"aws_access_key_id", "aws_secret_access_key"} {
-		if v := a.v[dest]; v.explicit() {
+	for _, v := range []*value{&a.w.awsAccessKeyID, &a.w.awsSecretAccessKey} {
+		if v.explicit() {
 			v.text = "…" // a secret
-			a.v[dest] = v
-			a.refuse(dest, errors.New("muster starts no jobs of SageMaker"))
+			a.refuse(v, errors.New("muster starts no jobs of SageMaker"))
 		}
 	}
-	if a.on("tpu") && !a.on("cpu") {
-		a.refuse("tpu", errors.New("processes for TPUs are started by torch_xla inside of Python, which muster cannot do"))
+	if a.w.tpu.on && !a.w.cpu.on {
+		a.refuse(&a.w.tpu, errors.New("processes for TPUs are started by torch_xla inside of Python, which muster cannot do"))
 		return
 	}
 	for i := range a.parser.options {
-		if o := &a.parser.options[i]; o.group == groupTPU && a.v[o.dest()].source.Kind == job.FromFlag {
+		if o := &a.parser.options[i]; o.group == groupTPU && o.word.fromFlag() {
 			a.warn("--%s has no effect without --tpu", o.name)
 		}
 	}
@@ -218,16 +215,16 @@ func (a *accelerateJob) check() {
 // decide finds which way processes are started, how many, and where.
 func (a *accelerateJob) decide() {
 	switch {
-	case a.on("cpu"):
-	case a.on("use_deepspeed"):
+	case a.w.cpu.on:
+	case a.w.useDeepspeed.on:
 		a.launcher = deepspeedLauncher
-	case a.on("use_fsdp"), a.on("use_megatron_lm"), a.on("multi_gpu"):
+	case a.w.useFSDP.on, a.w.useMegatronLM.on, a.w.multiGPU.on:
 		a.launcher = torchLauncher
 	}
-	a.cpu = a.launcher == simpleLauncher && (a.on("cpu") || a.file.useCPU)
+	a.cpu = a.launcher == simpleLauncher && (a.w.cpu.on || a.file.useCPU)
 	a.count()
 	defer a.withoutHosts()
-	hostfile := a.v["mpirun_hostfile"]
+	hostfile := a.w.mpirunHostfile
 	switch {
 	case a.launcher == simpleLauncher && !hostfile.none:
 		a.mpiNodes(hostfile)
@@ -247,17 +244,17 @@ func (a *accelerateJob) decide() {
 	}
 	if a.launcher == simpleLauncher && !several {
 		a.single = true
-		a.idle("one process", "rdzv_backend", "rdzv_conf", "main_process_ip", "main_process_port", "same_network")
+		a.idle("one process", a.w.rdzvBackend, a.w.rdzvConf, a.w.mainProcessIP, a.w.mainProcessPort, a.w.sameNetwork)
 	}
 	a.share()
 }
 
 // idle tells of flags that were typed and have no effect.
-func (a *accelerateJob) idle(on string, dests ...string) {
+func (a *accelerateJob) idle(on string, words ...value) {
 	var flags []string
-	for _, dest := range dests {
-		if a.v[dest].source.Kind == job.FromFlag {
-			flags = append(flags, "--"+strings.ReplaceAll(dest, "_", "-"))
+	for _, v := range words {
+		if v.fromFlag() {
+			flags = append(flags, "--"+v.option.name)
 		}
 	}
 	if len(flags) > 0 {
@@ -268,21 +265,21 @@ func (a *accelerateJob) idle(on string, dests ...string) {
 // count finds how many processes and machines there are.
 func (a *accelerateJob) count() {
 	a.machines = 1
-	if v := a.v["num_machines"]; !v.none {
+	if v := a.w.numMachines; !v.none {
 		if v.n < 1 || v.n > maxNodes {
-			a.refuse("num_machines", fmt.Errorf("give a number from 1 to %d", maxNodes))
+			a.refuse(&a.w.numMachines, fmt.Errorf("give a number from 1 to %d", maxNodes))
 			return
 		}
 		a.machines = v.n
 	}
-	if rank := a.v["machine_rank"]; !rank.none && (rank.n < 0 || rank.n >= a.machines) && (rank.n != 0 || a.machines > 1) {
-		a.refuse("machine_rank", fmt.Errorf("machine ranks go from 0 to %d", a.machines-1))
-		a.v["machine_rank"] = value{text: "0"}
+	if rank := a.w.machineRank; !rank.none && (rank.n < 0 || rank.n >= a.machines) && (rank.n != 0 || a.machines > 1) {
+		a.refuse(&a.w.machineRank, fmt.Errorf("machine ranks go from 0 to %d", a.machines-1))
+		a.w.machineRank.become(value{text: "0"})
 	}
-	if port := a.v["main_process_port"]; !port.none && (port.n < 0 || port.n > 65535) {
-		a.refuse("main_process_port", errors.New("give a number from 0 to 65535"))
+	if port := a.w.mainProcessPort; !port.none && (port.n < 0 || port.n > 65535) {
+		a.refuse(&a.w.mainProcessPort, errors.New("give a number from 0 to 65535"))
 	}
-	v := a.v["num_processes"]
+	v := a.w.numProcesses
 	ids := a.gpuIDs()
 	switch {
 	case a.file.name != "" && (v.none || v.n == -1): // as the files of accelerate say it
@@ -300,13 +297,13 @@ func (a *accelerateJob) count() {
 	case v.none:
 		a.open()
 	case v.n < 1:
-		a.refuse("num_processes", errors.New("a job needs at least 1 process"))
+		a.refuse(&a.w.numProcesses, errors.New("a job needs at least 1 process"))
 		a.procs = a.machines
 	default:
 		a.procs = v.n
 	}
-	if a.on("multi_gpu") && a.launcher == torchLauncher && a.machines == 1 && len(ids) == 1 && a.procs > 1 {
-		a.refuse("gpu_ids", fmt.Errorf("%d processes on one accelerator; name more of them, or all", a.procs))
+	if a.w.multiGPU.on && a.launcher == torchLauncher && a.machines == 1 && len(ids) == 1 && a.procs > 1 {
+		a.refuse(&a.w.gpuIDs, fmt.Errorf("%d processes on one accelerator; name more of them, or all", a.procs))
 	}
 }
 
@@ -331,7 +328,7 @@ func (a *accelerateJob) accelerators() (backend string, n int) {
 
 // gpuIDs are the accelerators that were named; nil for all.
 func (a *accelerateJob) gpuIDs() []string {
-	v := a.v["gpu_ids"]
+	v := a.w.gpuIDs
 	if v.none || v.text == "all" {
 		return nil
 	}
@@ -342,27 +339,27 @@ func (a *accelerateJob) gpuIDs() []string {
 		}
 	}
 	if len(ids) == 0 {
-		a.refuse("gpu_ids", errors.New("give numbers with commas between, or all"))
+		a.refuse(&a.w.gpuIDs, errors.New("give numbers with commas between, or all"))
 	}
 	return ids
 }
 
 // share gives each machine its part of the processes.
 func (a *accelerateJob) share() {
-	source := a.v["num_processes"].source
+	source := a.w.numProcesses.source
 	if a.procs == 0 {
 		a.perNode = value{text: "gpu", source: source}
 		return
 	}
 	if a.procs%a.machines != 0 {
-		a.refuse("num_processes",
+		a.refuse(&a.w.numProcesses,
 			errhint.With(fmt.Errorf("%d processes cannot be shared out evenly among %d machines", a.procs, a.machines),
 				fmt.Sprintf("--num-processes is the number on all machines together: give a multiple of %d", a.machines)))
 		return
 	}
 	per := a.procs / a.machines
 	if per > maxProcs {
-		a.refuse("num_processes", fmt.Errorf("more than %d workers on a machine", maxProcs))
+		a.refuse(&a.w.numProcesses, fmt.Errorf("more than %d workers on a machine", maxProcs))
 		return
 	}
 	a.perNode = value{text: strconv.Itoa(per), source: source}

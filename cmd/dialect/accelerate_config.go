@@ -85,15 +85,15 @@ func (a *accelerateJob) defaultConfig() string {
 
 // readConfig reads --config-file, or the default file where it is there and --cpu is not given, into the values.
 func (a *accelerateJob) readConfig() {
-	name := a.v["config_file"].text
-	asked := !a.v["config_file"].none
+	name := a.w.configFile.text
+	asked := !a.w.configFile.none
 	if !asked {
-		if name = a.defaultConfig(); name == "" || a.on("cpu") || a.inv.ReadFile == nil {
+		if name = a.defaultConfig(); name == "" || a.w.cpu.on || a.inv.ReadFile == nil {
 			return
 		}
 	}
 	if a.inv.ReadFile == nil {
-		a.refuse("config_file", errors.New("no files can be read here"))
+		a.refuse(&a.w.configFile, errors.New("no files can be read here"))
 		return
 	}
 	content, err := a.inv.ReadFile(name)
@@ -167,21 +167,21 @@ func (a *accelerateJob) key(key string, node *yaml.Node, source job.Source) erro
 			a.file.useCPU, err = pythonTruth(text)
 		}
 	case "fp16": // before mixed_precision
-		if on, bad := pythonTruth(text); bad == nil && on && a.v["mixed_precision"].none {
-			return a.fromFile("mixed_precision", "fp16", false, source)
+		if on, bad := pythonTruth(text); bad == nil && on && a.w.mixedPrecision.none {
+			return a.fromFile(&a.w.mixedPrecision, "fp16", false, source)
 		}
 	case "dynamo_backend": // before dynamo_config
-		return a.fromFile("dynamo_backend", text, none, source)
+		return a.fromFile(&a.w.dynamoBackend, text, none, source)
 	case "mixed_precision":
 		if node.Kind == yaml.ScalarNode && text == "False" { // no without quotes is false in YAML 1.1
 			text = "no"
 		}
-		a.file.precision = !none && !a.v["mixed_precision"].explicit()
-		return a.fromFile("mixed_precision", text, none, source)
+		a.file.precision = !none && !a.w.mixedPrecision.explicit()
+		return a.fromFile(&a.w.mixedPrecision, text, none, source)
 	default:
 		switch {
 		case slices.Contains(accelerateKeys, key):
-			return a.fromFile(key, text, none, source)
+			return a.fromFile(a.option(key).word, text, none, source)
 		case slices.Contains(accelerateTPUKeys, key):
 			return nil
 		}
@@ -244,7 +244,7 @@ func (a *accelerateJob) groupKey(group, prefix, key string, node *yaml.Node, sou
 	}
 	switch o := a.option(dest); {
 	case o != nil && o.kind != kindHelp && o.group != groupAWS:
-		return a.fromFile(dest, text, none, source)
+		return a.fromFile(o.word, text, none, source)
 	case none:
 	case dest == "fsdp_ignored_modules":
 		a.file.ignoredModules = value{text: text, source: source}
@@ -266,11 +266,11 @@ func (a *accelerateJob) groupKey(group, prefix, key string, node *yaml.Node, sou
 
 // fromFile gives an option the file's value unless it was given otherwise. None is as if the key were not there. Words
 // are not held against the flag's choices: files spell some of them otherwise.
-func (a *accelerateJob) fromFile(dest, text string, none bool, source job.Source) error {
-	if none || a.v[dest].explicit() && a.v[dest].source.Kind != job.FromConfig {
+func (a *accelerateJob) fromFile(word *value, text string, none bool, source job.Source) error {
+	if none || word.explicit() && word.source.Kind != job.FromConfig {
 		return nil
 	}
-	o := *a.option(dest)
+	o := *word.option
 	o.choices = nil
 	v, err := value{text: text, source: source}, error(nil)
 	switch {
@@ -281,8 +281,8 @@ func (a *accelerateJob) fromFile(dest, text string, none bool, source job.Source
 		v, err = o.convert(text, source)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %s: %w", dest, text, err)
+		return fmt.Errorf("%s: %s: %w", o.dest(), text, err)
 	}
-	a.v[dest] = v
+	word.become(v)
 	return nil
 }

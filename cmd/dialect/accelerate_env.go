@@ -18,21 +18,20 @@ func (a *accelerateJob) set(name, text string, source job.Source) {
 }
 
 // by is the source of a variable that follows from an option, wherever that has its value from.
-func (a *accelerateJob) by(dest string) job.Source {
-	source := a.v[dest].source
+func (a *accelerateJob) by(word *value) job.Source {
+	source := word.source
 	if source.Kind == job.FromDefault {
-		source.Name = "--" + strings.ReplaceAll(dest, "_", "-")
+		source.Name = "--" + word.option.name
 	}
 	return source
 }
 
 // python is str() of the option's value in accelerate.
-func (a *accelerateJob) python(dest string) string {
-	v := a.v[dest]
+func (v value) python() string {
 	if v.source.Kind == job.FromConfig {
 		return v.text
 	}
-	switch a.option(dest).kind {
+	switch v.option.kind {
 	case kindFlag:
 		return pythonBool(v.on)
 	case kindInt:
@@ -45,81 +44,97 @@ func (a *accelerateJob) python(dest string) string {
 }
 
 // tell sets a variable to the option's value, unless that is None.
-func (a *accelerateJob) tell(name, dest string) {
-	if !a.v[dest].none {
-		a.set(name, a.python(dest), a.by(dest))
+func (a *accelerateJob) tell(name string, word *value) {
+	if !word.none {
+		a.set(name, word.python(), a.by(word))
 	}
 }
 
 // tellLower is tell in lower case.
-func (a *accelerateJob) tellLower(name, dest string) {
-	if !a.v[dest].none {
-		a.set(name, strings.ToLower(a.python(dest)), a.by(dest))
+func (a *accelerateJob) tellLower(name string, word *value) {
+	if !word.none {
+		a.set(name, strings.ToLower(word.python()), a.by(word))
 	}
 }
 
-// Words that are truth values: those that accelerate hands to Python's bool, which takes any word for true, those of
-// its str_to_bool, and those that it hands on as they are.
-var (
-	accelerateBools = []string{
-		"megatron_lm_use_custom_fsdp", "megatron_lm_no_load_optim", "megatron_lm_eod_mask_loss",
-		"megatron_lm_overlap_cpu_optimizer_d2h_h2d",
-		"megatron_lm_no_save_optim", "megatron_lm_optimizer_cpu_offload", "megatron_lm_use_precision_aware_optimizer",
-		"parallelism_config_sp_seq_length_is_variable",
+// bools are words that accelerate hands to Python's bool, which takes any word for true.
+func (w *accelerateWords) bools() []*value {
+	return []*value{
+		&w.megatronLMUseCustomFSDP, &w.megatronLMNoLoadOptim, &w.megatronLMEodMaskLoss,
+		&w.megatronLMOverlapCPUOptimizerD2hH2d, &w.megatronLMNoSaveOptim, &w.megatronLMOptimizerCPUOffload,
+		&w.megatronLMUsePrecisionAwareOptimizer, &w.parallelismConfigSpSeqLengthIsVariable,
 	}
-	accelerateNumbers = []string{"fp8_enable_fsdp_float8_all_gather", "fp8_pad_inner_dim"}
-	accelerateWords   = []string{
-		"fsdp_offload_params", "fsdp_forward_prefetch", "fsdp_use_orig_params", "fsdp_cpu_ram_efficient_loading", "fsdp_sync_module_states",
-		"fsdp_activation_checkpointing", "fsdp_activation_checkpointing_offload", "zero3_init_flag", "zero3_save_16bit_model",
-		"megatron_lm_sequence_parallelism", "megatron_lm_recompute_activations", "megatron_lm_use_distributed_optimizer",
-		"megatron_lm_attention_backend",
-		"megatron_lm_attention_softmax_in_fp32", "megatron_lm_calculate_per_token_loss", "megatron_lm_use_rotary_position_embeddings",
+}
+
+// numbers are words that accelerate hands to its str_to_bool.
+func (w *accelerateWords) numbers() []*value {
+	return []*value{
+		&w.fp8EnableFSDPFloat8AllGather, &w.fp8PadInnerDim,
 	}
-)
+}
+
+// truths are words for truth values that accelerate hands on as they are.
+func (w *accelerateWords) truths() []*value {
+	return []*value{
+		&w.fsdpOffloadParams, &w.fsdpForwardPrefetch, &w.fsdpUseOrigParams, &w.fsdpCPURamEfficientLoading,
+		&w.fsdpSyncModuleStates, &w.fsdpActivationCheckpointing, &w.fsdpActivationCheckpointingOffload, &w.zero3InitFlag,
+		&w.zero3Save16bitModel, &w.megatronLMSequenceParallelism, &w.megatronLMRecomputeActivations,
+		&w.megatronLMUseDistributedOptimizer, &w.megatronLMAttentionBackend, &w.megatronLMAttentionSoftmaxInFp32,
+		&w.megatronLMCalculatePerTokenLoss, &w.megatronLMUseRotaryPositionEmbeddings,
+	}
+}
 
 // words checks what workers would stumble over, and writes truth values as accelerate does.
 func (a *accelerateJob) words() {
-	for _, dest := range slices.Concat(accelerateBools, accelerateNumbers, accelerateWords) {
-		v := a.v[dest]
+	bools, numbers := a.w.bools(), a.w.numbers()
+	for _, v := range slices.Concat(bools, numbers, a.w.truths()) {
 		if v.none {
 			continue
 		}
 		on, err := pythonTruth(v.text)
-		if err != nil {
-			a.refuse(dest, err)
-			continue
-		}
 		switch {
-		case slices.Contains(accelerateBools, dest):
+		case err != nil:
+			a.refuse(v, err)
+		case slices.Contains(bools, v):
 			v.text = pythonBool(on)
-		case slices.Contains(accelerateNumbers, dest) && v.source.Kind != job.FromConfig:
+		case slices.Contains(numbers, v) && v.source.Kind != job.FromConfig:
 			v.text = map[bool]string{true: "1", false: "0"}[on]
 		}
-		a.v[dest] = v
 	}
-	a.word("mixed_precision", "no", "fp16", "bf16", "fp8")
-	a.word("dynamo_backend", "no", "eager", "aot_eager", "inductor", "aot_ts_nvfuser", "nvprims_nvfuser", "cudagraphs", "ofi",
+	a.word(&a.w.mixedPrecision, "no", "fp16", "bf16", "fp8")
+	a.word(&a.w.dynamoBackend, "no", "eager", "aot_eager", "inductor", "aot_ts_nvfuser", "nvprims_nvfuser", "cudagraphs", "ofi",
 		"fx2trt", "onnxrt",
 		"tensorrt", "aot_torchxla_trace_once", "torhchxla_trace_once", "torchxla_trace_once", "tvm", "hpu_backend", "neuron")
-	a.word("dynamo_mode", "default", "reduce-overhead", "max-autotune")
-	a.word("fsdp_version", "1", "2")
-	if stage := a.v["zero_stage"]; !stage.none && (stage.n < 0 || stage.n > 3) {
-		a.refuse("zero_stage", errors.New("give a number from 0 to 3"))
+	a.word(&a.w.dynamoMode, "default", "reduce-overhead", "max-autotune")
+	a.word(&a.w.fsdpVersion, "1", "2")
+	if stage := a.w.zeroStage; !stage.none && (stage.n < 0 || stage.n > 3) {
+		a.refuse(&a.w.zeroStage, errors.New("give a number from 0 to 3"))
 	}
 }
 
 // word holds the option against its words, in any case.
-func (a *accelerateJob) word(dest string, words ...string) {
-	if v := a.v[dest]; !v.none && !slices.Contains(words, strings.ToLower(v.text)) {
-		a.refuse(dest, fmt.Errorf("choose one of %s", strings.Join(words, ", ")))
+func (a *accelerateJob) word(v *value, words ...string) {
+	if !v.none && !slices.Contains(words, strings.ToLower(v.text)) {
+		a.refuse(v, fmt.Errorf("choose one of %s", strings.Join(words, ", ")))
 	}
+}
+
+// rows are the options of a group.
+func (a *accelerateJob) rows(group string) []*option {
+	var rows []*option
+	for i := range a.parser.options {
+		if o := &a.parser.options[i]; o.group == group {
+			rows = append(rows, o)
+		}
+	}
+	return rows
 }
 
 // variables are those that workers get, in addition to torchelastic's.
 func (a *accelerateJob) variables() {
 	if a.launcher == simpleLauncher {
-		source := a.by("cpu")
-		if !a.on("cpu") && a.file.name != "" {
+		source := a.by(&a.w.cpu)
+		if !a.w.cpu.on && a.file.name != "" {
 			source = job.Source{Kind: job.FromConfig, Name: a.file.name}
 		}
 		a.set("ACCELERATE_USE_CPU", pythonBool(a.cpu), source)
@@ -131,12 +146,12 @@ func (a *accelerateJob) variables() {
 	if a.outer {
 		a.passMPI()
 	}
-	if a.on("debug") {
-		a.set("ACCELERATE_DEBUG_MODE", "true", a.by("debug"))
+	if a.w.debug.on {
+		a.set("ACCELERATE_DEBUG_MODE", "true", a.by(&a.w.debug))
 	}
 	a.devices()
 	a.precision()
-	if a.launcher != deepspeedLauncher || a.v["dynamo_backend"].explicit() {
+	if a.launcher != deepspeedLauncher || a.w.dynamoBackend.explicit() {
 		a.dynamo()
 	}
 	switch a.launcher {
@@ -147,13 +162,13 @@ func (a *accelerateJob) variables() {
 		a.deepspeed()
 	case simpleLauncher:
 	}
-	if a.launcher != deepspeedLauncher || a.v["num_cpu_threads_per_process"].explicit() {
+	if a.launcher != deepspeedLauncher || a.w.numCPUThreadsPerProcess.explicit() {
 		a.threads()
 	}
-	if a.on("enable_cpu_affinity") {
-		a.set("ACCELERATE_CPU_AFFINITY", "1", a.by("enable_cpu_affinity"))
+	if a.w.enableCPUAffinity.on {
+		a.set("ACCELERATE_CPU_AFFINITY", "1", a.by(&a.w.enableCPUAffinity))
 	}
-	if a.launcher != simpleLauncher && a.on("use_parallelism_config") {
+	if a.launcher != simpleLauncher && a.w.useParallelismConfig.on {
 		a.parallelism()
 	}
 	a.idleVariables()
@@ -163,20 +178,20 @@ func (a *accelerateJob) variables() {
 // place. accelerate has no such variables, and makes nothing of the options, either.
 func (a *accelerateJob) idleVariables() {
 	taken := map[string]bool{
-		groupDeepSpeed: a.on("use_deepspeed"), groupFSDP: a.on("use_fsdp"), groupMegatron: a.on("use_megatron_lm"),
-		groupFP8: a.v["mixed_precision"].text == "fp8", groupParallelism: a.on("use_parallelism_config"),
+		groupDeepSpeed: a.w.useDeepspeed.on, groupFSDP: a.w.useFSDP.on, groupMegatron: a.w.useMegatronLM.on,
+		groupFP8: a.w.mixedPrecision.text == "fp8", groupParallelism: a.w.useParallelismConfig.on,
 	}
 	var idle []string
 	here := a.machines <= 1 && len(a.nodes) == 0 && !a.outer // where nobody is met
-	for dest, unread := range map[string]bool{"main_process_ip": here, "main_process_port": here && a.single} {
-		if source := a.v[dest].source; unread && source.Kind == job.FromVariable {
+	for word, unread := range map[*value]bool{&a.w.mainProcessIP: here, &a.w.mainProcessPort: here && a.single} {
+		if source := word.source; unread && source.Kind == job.FromVariable {
 			idle = append(idle, source.Name)
 		}
 	}
 	slices.Sort(idle)
 	for i := range a.parser.options {
 		o := &a.parser.options[i]
-		if is, way := taken[o.group]; way && !is && a.v[o.dest()].source.Name == variable(ownPrefix, o.name) {
+		if is, way := taken[o.group]; way && !is && o.word.source.Name == variable(ownPrefix, o.name) {
 			idle = append(idle, variable(ownPrefix, o.name))
 		}
 	}
@@ -207,38 +222,38 @@ func (a *accelerateJob) devices() {
 	if name == "" {
 		name = "CUDA_VISIBLE_DEVICES"
 	}
-	a.set(name, strings.Join(ids, ","), a.by("gpu_ids"))
+	a.set(name, strings.Join(ids, ","), a.by(&a.w.gpuIDs))
 }
 
 func (a *accelerateJob) precision() {
-	text := strings.ToLower(a.v["mixed_precision"].text)
-	if a.v["mixed_precision"].none {
+	text := strings.ToLower(a.w.mixedPrecision.text)
+	if a.w.mixedPrecision.none {
 		text = "no"
 	}
-	a.set("ACCELERATE_MIXED_PRECISION", text, a.by("mixed_precision"))
+	a.set("ACCELERATE_MIXED_PRECISION", text, a.by(&a.w.mixedPrecision))
 	if text != "fp8" {
 		return
 	}
 	const prefix = "ACCELERATE_"
-	for _, o := range accelerateFP8() {
-		if dest := o.dest(); dest != "fp8_override_linear_precision" {
-			a.tell(prefix+strings.ToUpper(dest), dest)
+	for _, o := range a.rows(groupFP8) {
+		v := o.word
+		if v != &a.w.fp8OverrideLinearPrecision {
+			a.tell(variable(prefix, o.name), v)
 			continue
 		}
-		v := a.v[o.dest()]
 		words := strings.Split(v.text, ",")
 		if len(words) != 3 {
-			a.refuse(o.dest(), errors.New("give three of true or false with commas between: for fprop, dgrad and wgrad"))
+			a.refuse(v, errors.New("give three of true or false with commas between: for fprop, dgrad and wgrad"))
 			continue
 		}
 		for i, name := range []string{"FPROP", "DGRAD", "WGRAD"} {
 			on, err := pythonTruth(strings.TrimSpace(words[i]))
-			a.refuse(o.dest(), err)
+			a.refuse(v, err)
 			text := pythonBool(on)
 			if v.explicit() && v.source.Kind != job.FromConfig {
 				text = map[bool]string{true: "1", false: "0"}[on]
 			}
-			a.set(prefix+"FP8_OVERRIDE_"+name, text, a.by(o.dest()))
+			a.set(prefix+"FP8_OVERRIDE_"+name, text, a.by(v))
 		}
 	}
 	for _, v := range a.file.fp8 {
@@ -247,38 +262,40 @@ func (a *accelerateJob) precision() {
 }
 
 func (a *accelerateJob) dynamo() {
-	backend := strings.ToUpper(a.v["dynamo_backend"].text)
-	if a.v["dynamo_backend"].none {
+	backend := strings.ToUpper(a.w.dynamoBackend.text)
+	if a.w.dynamoBackend.none {
 		backend = "NO"
 	}
 	if backend == "TORHCHXLA_TRACE_ONCE" { // accelerate's flag has a typing error, which its library does not
 		backend = "TORCHXLA_TRACE_ONCE"
 	}
-	a.set("ACCELERATE_DYNAMO_BACKEND", backend, a.by("dynamo_backend"))
-	for _, dest := range []string{"dynamo_mode", "dynamo_use_fullgraph", "dynamo_use_dynamic", "dynamo_use_regional_compilation"} {
-		a.tell("ACCELERATE_"+strings.ToUpper(dest), dest)
+	a.set("ACCELERATE_DYNAMO_BACKEND", backend, a.by(&a.w.dynamoBackend))
+	for _, v := range []*value{
+		&a.w.dynamoMode, &a.w.dynamoUseFullgraph, &a.w.dynamoUseDynamic, &a.w.dynamoUseRegionalCompilation,
+	} {
+		a.tell(variable("ACCELERATE_", v.option.name), v)
 	}
 }
 
 func (a *accelerateJob) fsdp() {
-	if !a.on("use_fsdp") {
+	if !a.w.useFSDP.on {
 		return
 	}
-	if sync := a.v["fsdp_sync_module_states"]; sync.text == "False" && a.v["fsdp_cpu_ram_efficient_loading"].text != "False" {
-		a.refuse("fsdp_sync_module_states",
+	if sync := a.w.fsdpSyncModuleStates; sync.text == "False" && a.w.fsdpCPURamEfficientLoading.text != "False" {
+		a.refuse(&a.w.fsdpSyncModuleStates,
 			errhint.With(errors.New("with fsdp_cpu_ram_efficient_loading only rank 0 has the weights, and must send them"),
 				"write true, or fsdp_cpu_ram_efficient_loading: false"))
 	}
-	a.set("ACCELERATE_USE_FSDP", "true", a.by("use_fsdp"))
-	for _, o := range accelerateFSDP() {
-		dest := o.dest()
-		switch {
-		case dest == "fsdp_transformer_layer_cls_to_wrap":
-			a.tell("FSDP_TRANSFORMER_CLS_TO_WRAP", dest)
-		case slices.Contains(accelerateWords, dest), dest == "fsdp_reshard_after_forward":
-			a.tellLower(strings.ToUpper(dest), dest)
+	a.set("ACCELERATE_USE_FSDP", "true", a.by(&a.w.useFSDP))
+	truths := a.w.truths()
+	for _, o := range a.rows(groupFSDP) {
+		switch v := o.word; {
+		case v == &a.w.fsdpTransformerLayerClsToWrap:
+			a.tell("FSDP_TRANSFORMER_CLS_TO_WRAP", v)
+		case slices.Contains(truths, v), v == &a.w.fsdpReshardAfterForward:
+			a.tellLower(variable("", o.name), v)
 		default:
-			a.tell(strings.ToUpper(dest), dest)
+			a.tell(variable("", o.name), v)
 		}
 	}
 	if modules := a.file.ignoredModules; modules.text != "" {
@@ -287,35 +304,35 @@ func (a *accelerateJob) fsdp() {
 }
 
 func (a *accelerateJob) megatron() {
-	if !a.on("use_megatron_lm") {
+	if !a.w.useMegatronLM.on {
 		return
 	}
-	a.set("ACCELERATE_USE_MEGATRON_LM", "true", a.by("use_megatron_lm"))
-	for _, o := range accelerateMegatron() {
-		a.tell(strings.ToUpper(o.dest()), o.dest())
+	a.set("ACCELERATE_USE_MEGATRON_LM", "true", a.by(&a.w.useMegatronLM))
+	for _, o := range a.rows(groupMegatron) {
+		a.tell(variable("", o.name), o.word)
 	}
 }
 
 func (a *accelerateJob) parallelism() {
-	a.set("ACCELERATE_USE_PARALLELISM_CONFIG", "true", a.by("use_parallelism_config"))
-	const prefix = "parallelism_config_"
-	for _, o := range accelerateParallelism() {
-		dest := o.dest()
-		switch name := strings.TrimPrefix(dest, prefix); name {
-		case "cp_comm_strategy":
-			if a.v[prefix+"cp_size"].n > 1 {
-				a.tell(strings.ToUpper(dest), dest)
+	a.set("ACCELERATE_USE_PARALLELISM_CONFIG", "true", a.by(&a.w.useParallelismConfig))
+	w := a.w
+	for _, o := range a.rows(groupParallelism) {
+		name, v := variable("", o.name), o.word
+		switch v {
+		case &w.parallelismConfigCpCommStrategy:
+			if w.parallelismConfigCpSize.n > 1 {
+				a.tell(name, v)
 			}
-		case "sp_seq_length", "sp_seq_length_is_variable", "sp_attn_implementation":
-			if a.v[prefix+"sp_size"].n <= 1 {
+		case &w.parallelismConfigSpSeqLength, &w.parallelismConfigSpSeqLengthIsVariable, &w.parallelismConfigSpAttnImplementation:
+			if w.parallelismConfigSpSize.n <= 1 {
 				continue
 			}
-			if a.v[dest].none {
-				a.set(strings.ToUpper(dest), "None", a.by(dest))
+			if v.none {
+				a.set(name, "None", a.by(v))
 			}
-			a.tell(strings.ToUpper(dest), dest)
+			a.tell(name, v)
 		default:
-			a.tell(strings.ToUpper(dest), dest)
+			a.tell(name, v)
 		}
 	}
 }
@@ -342,29 +359,29 @@ func (a *accelerateJob) deepspeed() {
 		}
 	}
 	a.set("ACCELERATE_CONFIG_DS_FIELDS", strings.ToLower(strings.Join(fields, ",")), source)
-	a.set("ACCELERATE_USE_DEEPSPEED", "true", a.by("use_deepspeed"))
-	a.tell("ACCELERATE_DEEPSPEED_ZERO_STAGE", "zero_stage")
-	a.tell("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "gradient_accumulation_steps")
-	a.tellLower("ACCELERATE_GRADIENT_CLIPPING", "gradient_clipping")
-	a.tellLower("ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE", "offload_optimizer_device")
-	a.tellLower("ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE", "offload_param_device")
-	a.tell("ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH", "offload_optimizer_nvme_path")
-	a.tell("ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH", "offload_param_nvme_path")
-	a.tellLower("ACCELERATE_DEEPSPEED_ZERO3_INIT", "zero3_init_flag")
-	a.tellLower("ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL", "zero3_save_16bit_model")
-	a.tell("ACCELERATE_DEEPSPEED_CONFIG_FILE", "deepspeed_config_file")
-	a.tell("ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES", "deepspeed_moe_layer_cls_names")
+	a.set("ACCELERATE_USE_DEEPSPEED", "true", a.by(&a.w.useDeepspeed))
+	a.tell("ACCELERATE_DEEPSPEED_ZERO_STAGE", &a.w.zeroStage)
+	a.tell("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", &a.w.gradientAccumulationSteps)
+	a.tellLower("ACCELERATE_GRADIENT_CLIPPING", &a.w.gradientClipping)
+	a.tellLower("ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE", &a.w.offloadOptimizerDevice)
+	a.tellLower("ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE", &a.w.offloadParamDevice)
+	a.tell("ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH", &a.w.offloadOptimizerNvmePath)
+	a.tell("ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH", &a.w.offloadParamNvmePath)
+	a.tellLower("ACCELERATE_DEEPSPEED_ZERO3_INIT", &a.w.zero3InitFlag)
+	a.tellLower("ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL", &a.w.zero3Save16bitModel)
+	a.tell("ACCELERATE_DEEPSPEED_CONFIG_FILE", &a.w.deepspeedConfigFile)
+	a.tell("ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES", &a.w.deepspeedMoeLayerClsNames)
 }
 
 // threads is OMP_NUM_THREADS: the flag, else the variable as it is, else a worker's share of the cores where it
 // computes on them, else 1.
 func (a *accelerateJob) threads() {
 	const name = "OMP_NUM_THREADS"
-	if v := a.v["num_cpu_threads_per_process"]; !v.none {
+	if v := a.w.numCPUThreadsPerProcess; !v.none {
 		if v.n < 1 {
-			a.refuse("num_cpu_threads_per_process", errors.New("a worker needs at least 1 thread"))
+			a.refuse(&a.w.numCPUThreadsPerProcess, errors.New("a worker needs at least 1 thread"))
 		}
-		a.tell(name, "num_cpu_threads_per_process")
+		a.tell(name, &a.w.numCPUThreadsPerProcess)
 		return
 	}
 	source := job.Source{Kind: job.FromDefault, Name: "unless set"}

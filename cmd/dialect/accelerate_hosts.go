@@ -18,28 +18,28 @@ const ofHostfile = "machines of a hostfile"
 // multinode is how several machines are reached with DeepSpeed.
 func (a *accelerateJob) multinode() string {
 	launchers := []string{"pdsh", "standard", "openmpi", "mvapich", "mpich", "nossh", "slurm"}
-	v := a.v["deepspeed_multinode_launcher"]
+	v := a.w.deepspeedMultinodeLauncher
 	switch text := strings.ToLower(v.text); {
 	case v.none:
 		return launchers[0]
 	case slices.Contains(launchers, text):
 		return text
 	}
-	a.refuse("deepspeed_multinode_launcher", fmt.Errorf("choose one of %s", strings.Join(launchers, ", ")))
+	a.refuse(&a.w.deepspeedMultinodeLauncher, fmt.Errorf("choose one of %s", strings.Join(launchers, ", ")))
 	return launchers[0]
 }
 
 // deepspeedNodes are the machines of DeepSpeed's hostfile. muster starts them itself, whichever launcher was named, but
 // for nossh: there this command runs on each of them, and the hostfile says how many workers each has.
 func (a *accelerateJob) deepspeedNodes(launcher string) {
-	v := a.v["deepspeed_hostfile"]
+	v := a.w.deepspeedHostfile
 	if v.none {
-		a.refuse("num_machines",
+		a.refuse(&a.w.numMachines,
 			errhint.With(fmt.Errorf("nothing says which machines they are, as --deepspeed-multinode-launcher %s needs it", launcher),
 				"give --deepspeed-hostfile FILE with lines HOST slots=N; or --deepspeed-multinode-launcher standard, and run this command on every machine"))
 		return
 	}
-	list := a.hostfile("deepspeed_hostfile", hosts.DeepSpeed)
+	list := a.hostfile(&a.w.deepspeedHostfile, hosts.DeepSpeed)
 	list = a.filtered(list)
 	if len(list) == 0 {
 		return
@@ -75,24 +75,24 @@ func (a *accelerateJob) deepspeedNodes(launcher string) {
 	}
 	if launcher != "nossh" {
 		a.nodes = nodes
-		a.idle(ofHostfile, "rdzv_backend", "rdzv_conf")
+		a.idle(ofHostfile, a.w.rdzvBackend, a.w.rdzvConf)
 		return
 	}
-	rank := a.v["machine_rank"]
+	rank := a.w.machineRank
 	switch {
 	case rank.none:
-		a.refuse("deepspeed_multinode_launcher", errhint.With(errors.New("nothing says which machine of the hostfile this is"),
+		a.refuse(&a.w.deepspeedMultinodeLauncher, errhint.With(errors.New("nothing says which machine of the hostfile this is"),
 			"give --machine-rank N, from 0, another on each machine"))
 	case rank.n >= len(nodes):
-		a.refuse("machine_rank",
+		a.refuse(&a.w.machineRank,
 			fmt.Errorf("%s and the filters leave %d machines: their ranks go from 0 to %d", v.text, len(nodes), len(nodes)-1))
 	default:
 		a.own = nodes[rank.n].Env
 		a.perNode = value{text: nodes[rank.n].Procs, source: v.source}
 		a.localRank = true
-		a.v["num_machines"] = value{text: strconv.Itoa(len(nodes)), n: len(nodes), source: v.source}
-		if a.v["main_process_ip"].none {
-			a.v["main_process_ip"] = value{text: list[0].Name, source: v.source}
+		a.w.numMachines.become(value{text: strconv.Itoa(len(nodes)), n: len(nodes), source: v.source})
+		if a.w.mainProcessIP.none {
+			a.w.mainProcessIP.become(value{text: list[0].Name, source: v.source})
 		}
 	}
 }
@@ -103,16 +103,16 @@ func (a *accelerateJob) filtered(list []hosts.Host) []hosts.Host {
 	if list == nil {
 		return nil
 	}
-	filter, dest, by := hosts.Include, "deepspeed_inclusion_filter", "deepspeed_exclusion_filter"
-	if !a.v[by].none {
-		if !a.v[dest].none {
+	filter, v := hosts.Include, &a.w.deepspeedInclusionFilter
+	if exclude := &a.w.deepspeedExclusionFilter; !exclude.none {
+		if !v.none {
 			a.wrong.add(errors.New("cannot use --deepspeed-inclusion-filter and --deepspeed-exclusion-filter together: give one of them"))
 		}
-		filter, dest = hosts.Exclude, by
+		filter, v = hosts.Exclude, exclude
 	}
-	if v := a.v[dest]; !v.none {
+	if !v.none {
 		left, err := filter(list, v.text)
-		a.refuse(dest, err)
+		a.refuse(v, err)
 		return left
 	}
 	if a.procs == 0 {
@@ -124,7 +124,7 @@ func (a *accelerateJob) filtered(list []hosts.Host) []hosts.Host {
 	per := a.procs / a.machines
 	for i := range list {
 		if list[i].Slots < per {
-			a.refuse("num_processes", fmt.Errorf("%d on each machine are more than the %d slots of %s", per, list[i].Slots, list[i].Name))
+			a.refuse(&a.w.numProcesses, fmt.Errorf("%d on each machine are more than the %d slots of %s", per, list[i].Slots, list[i].Name))
 			return nil
 		}
 		if list[i].Slots > per {
@@ -135,20 +135,19 @@ func (a *accelerateJob) filtered(list []hosts.Host) []hosts.Host {
 }
 
 // hostfile reads the file that an option names.
-func (a *accelerateJob) hostfile(dest string, read func(name string, content []byte) (hosts.File, error)) []hosts.Host {
-	v := a.v[dest]
+func (a *accelerateJob) hostfile(v *value, read func(name string, content []byte) (hosts.File, error)) []hosts.Host {
 	if a.inv.ReadFile == nil {
-		a.refuse(dest, errors.New("no files can be read here"))
+		a.refuse(v, errors.New("no files can be read here"))
 		return nil
 	}
 	content, err := a.inv.ReadFile(v.text)
 	if err != nil {
-		a.refuse(dest, err)
+		a.refuse(v, err)
 		return nil
 	}
 	file, err := read(v.text, content)
 	if err != nil {
-		a.refuse(dest, err)
+		a.refuse(v, err)
 		return nil
 	}
 	a.warnings = append(a.warnings, file.Warnings...)
@@ -158,15 +157,15 @@ func (a *accelerateJob) hostfile(dest string, read func(name string, content []b
 // mpiNodes are the machines of a hostfile of MPI, which get an equal part of the processes each. muster starts them
 // itself, and tells workers their places by Open MPI's variables, too.
 func (a *accelerateJob) mpiNodes(v value) {
-	list := a.hostfile("mpirun_hostfile", hosts.MPI)
+	list := a.hostfile(&a.w.mpirunHostfile, hosts.MPI)
 	if a.share(); list == nil || a.perNode.text == "" {
 		return
 	}
 	if len(list) < a.machines {
-		a.refuse("num_machines", fmt.Errorf("%s names %d of the %d machines", v.text, len(list), a.machines))
+		a.refuse(&a.w.numMachines, fmt.Errorf("%s names %d of the %d machines", v.text, len(list), a.machines))
 		return
 	}
-	a.idle(ofHostfile, "rdzv_backend", "rdzv_conf")
+	a.idle(ofHostfile, a.w.rdzvBackend, a.w.rdzvConf)
 	per := a.procs / a.machines
 	for i, h := range list[:a.machines] {
 		node := job.Node{Host: h, Procs: strconv.Itoa(per)}
@@ -192,9 +191,9 @@ func (a *accelerateJob) mpiNodes(v value) {
 // nodesFrom is where the machines that muster starts were named.
 func (a *accelerateJob) nodesFrom() job.Source {
 	if a.launcher == deepspeedLauncher {
-		return a.v["deepspeed_hostfile"].source
+		return a.w.deepspeedHostfile.source
 	}
-	return a.v["mpirun_hostfile"].source
+	return a.w.mpirunHostfile.source
 }
 
 // passMPI gives the one process what its MPI launcher said to us.
@@ -210,15 +209,15 @@ func (a *accelerateJob) passMPI() {
 
 // withoutHosts tells of hostfiles and filters that nobody looks at.
 func (a *accelerateJob) withoutHosts() {
-	if a.launcher != simpleLauncher && a.v["mpirun_hostfile"].source.Kind == job.FromFlag {
+	if a.launcher != simpleLauncher && a.w.mpirunHostfile.source.Kind == job.FromFlag {
 		a.warn("--mpirun-hostfile has no effect: it is for jobs on CPUs, with --cpu")
 	}
 	if a.launcher == deepspeedLauncher && a.machines > 1 {
 		return
 	}
-	for _, dest := range []string{"deepspeed_hostfile", "deepspeed_inclusion_filter", "deepspeed_exclusion_filter"} {
-		if a.v[dest].source.Kind == job.FromFlag {
-			a.warn("--%s has no effect: it is for several machines with --use-deepspeed", strings.ReplaceAll(dest, "_", "-"))
+	for _, v := range []value{a.w.deepspeedHostfile, a.w.deepspeedInclusionFilter, a.w.deepspeedExclusionFilter} {
+		if v.fromFlag() {
+			a.warn("--%s has no effect: it is for several machines with --use-deepspeed", v.option.name)
 		}
 	}
 }

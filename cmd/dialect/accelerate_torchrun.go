@@ -11,75 +11,70 @@ import (
 	"muster/launch/job"
 )
 
-// accelerateNames are accelerate's names for torchrun's flags.
-var accelerateNames = map[string]string{
-	"nnodes": "num-machines", "nproc-per-node": "num-processes", "node-rank": "machine-rank", "rdzv-endpoint": "main-process-ip",
-	"master-addr": "main-process-ip", "master-port": "main-process-port",
-}
-
 // torchrun puts the job into torchrun's terms: all of accelerate's values, and for torchrun's other flags what
 // PyTorch's variables say, as accelerate leaves those to torchrun.
-func (a *accelerateJob) torchrun() map[string]value {
+func (a *accelerateJob) torchrun() {
 	env := a.env
 	if a.single || len(a.nodes) > 0 { // torchrun would have no part in it
 		env = maps.Clone(a.env)
 		maps.DeleteFunc(env, func(name, _ string) bool { return strings.HasPrefix(name, petPrefix) })
 	}
-	theirs, err := torchrunParser("torchrun").parse([]string{"script"}, env)
-	if err != nil {
+	theirs := torchrunParser("torchrun", new(torchrunWords))
+	if _, err := theirs.parse([]string{"script"}, env); err != nil {
 		a.wrong.add(err)
-		theirs, _ = torchrunParser("torchrun").parse([]string{"script"}, nil) // whose defaults are right
+		_, _ = theirs.parse([]string{"script"}, nil) // whose defaults are right
 	}
-	values := theirs.values
-	maps.Copy(values, a.v)
-	values["nproc_per_node"] = a.perNode
+	for i, o := range torchrunOptions(&a.w.torchrunWords) {
+		if o.word != nil && !a.parser.has(o.name) {
+			*o.word = *theirs.options[i].word
+		}
+	}
+	a.w.nprocPerNode.become(a.perNode)
 	if a.perNode.text == "" {
-		values["nproc_per_node"] = value{text: "1"} // which was refused, or stands in the nodes
+		a.w.nprocPerNode.become(value{text: "1"}) // which was refused, or stands in the nodes
 	}
 	if a.single {
-		values["nproc_per_node"] = value{text: "1", source: a.v["num_processes"].source}
+		a.w.nprocPerNode.become(value{text: "1", source: a.w.numProcesses.source})
 	}
 	switch {
 	case len(a.nodes) > 0:
 		n := len(a.nodes)
-		values["nnodes"] = value{text: strconv.Itoa(n), source: a.nodesFrom()}
-		values["rdzv_backend"] = value{text: backendStatic}
+		a.w.nnodes.become(value{text: strconv.Itoa(n), source: a.nodesFrom()})
+		a.w.rdzvBackend.become(value{text: backendStatic})
 	case a.single:
-		values["rdzv_backend"] = value{text: backendStatic}
+		a.w.rdzvBackend.become(value{text: backendStatic})
 	case a.machines > 1:
-		a.meet(values)
+		a.meet()
 	default:
-		a.alone(values)
+		a.alone()
 	}
-	return values
 }
 
 // meet says where several machines meet, each of which runs this command.
-func (a *accelerateJob) meet(values map[string]value) {
-	host, port, rank := a.v["main_process_ip"], a.v["main_process_port"], a.v["machine_rank"]
-	backend := values["rdzv_backend"].text
-	values["nnodes"] = value{text: strconv.Itoa(a.machines), source: a.v["num_machines"].source}
-	values["standalone"] = value{text: "false"}
-	values["node_rank"] = value{text: "0"}
-	for _, dest := range []string{"master_addr", "master_port"} {
-		values[dest] = value{none: true}
-	}
-	values["rdzv_endpoint"] = value{}
+func (a *accelerateJob) meet() {
+	host, port, rank := a.w.mainProcessIP, a.w.mainProcessPort, a.w.machineRank
+	backend := a.w.rdzvBackend.text
+	a.w.nnodes.become(value{text: strconv.Itoa(a.machines), source: a.w.numMachines.source})
+	a.w.standalone.become(value{text: "false"})
+	a.w.nodeRank.become(value{text: "0"})
+	a.w.masterAddr.become(value{none: true})
+	a.w.masterPort.become(value{none: true})
+	a.w.rdzvEndpoint.become(value{})
 	switch {
 	case backend != backendStatic:
 		if !rank.none {
-			values["node_rank"] = rank
+			a.w.nodeRank.become(rank)
 		}
 	case rank.none && a.file.name == "": // a file without it means the first machine
-		a.refuse("num_machines", errhint.With(errors.New("nothing says which of them this is"),
+		a.refuse(&a.w.numMachines, errhint.With(errors.New("nothing says which of them this is"),
 			"give --machine-rank N, from 0, another on each machine; or --rdzv-backend c10d"))
 	default:
-		values["node_rank"] = rank
+		a.w.nodeRank.become(rank)
 	}
 	if host.none || strings.TrimSpace(host.text) == "" {
-		a.refuse("num_machines", errhint.With(errors.New("nothing says where the machines meet"),
+		a.refuse(&a.w.numMachines, errhint.With(errors.New("nothing says where the machines meet"),
 			"give --main-process-ip HOST (and --main-process-port PORT), the same on all machines, where HOST is the one with rank 0"))
-		values["rdzv_endpoint"] = value{text: "127.0.0.1:" + strconv.Itoa(staticPort)} // to look for further mistakes
+		a.w.rdzvEndpoint.become(value{text: "127.0.0.1:" + strconv.Itoa(staticPort)}) // to look for further mistakes
 		return
 	}
 	at := port
@@ -90,20 +85,20 @@ func (a *accelerateJob) meet(values map[string]value) {
 	if strings.Contains(name, ":") && !strings.HasPrefix(name, "[") {
 		name = "[" + name + "]" // IPv6 addresses are written without brackets there
 	}
-	values["rdzv_endpoint"] = value{text: name + ":" + strconv.Itoa(at.n), source: host.source}
+	a.w.rdzvEndpoint.become(value{text: name + ":" + strconv.Itoa(at.n), source: host.source})
 }
 
 // alone is one machine, unless PyTorch's variables say that there are more. Where the port is in use the job takes
 // another, as under accelerate.
-func (a *accelerateJob) alone(values map[string]value) {
-	port := a.v["main_process_port"]
-	nodes, err := parseNodes(values["nnodes"].text)
+func (a *accelerateJob) alone() {
+	port := a.w.mainProcessPort
+	nodes, err := parseNodes(a.w.nnodes.text)
 	switch several := err == nil && nodes.Max > 1; {
 	case several && !port.none:
-		values["master_port"] = port
+		a.w.masterPort.become(port)
 	case several, port.none:
-	case values["rdzv_backend"].text == backendC10d && values["rdzv_endpoint"].text == "":
-		values["rdzv_endpoint"] = value{text: "localhost:" + port.text, source: port.source}
+	case a.w.rdzvBackend.text == backendC10d && a.w.rdzvEndpoint.text == "":
+		a.w.rdzvEndpoint.become(value{text: "localhost:" + port.text, source: port.source})
 	}
 }
 
@@ -111,12 +106,15 @@ func (a *accelerateJob) alone(values map[string]value) {
 func (a *accelerateJob) fill(t *torchrunJob) {
 	j := t.job
 	j.Dialect = a.parser.prog
-	t.names = accelerateNames
+	t.names = map[*value]string{
+		&t.w.nnodes: "num-machines", &t.w.nprocPerNode: "num-processes", &t.w.nodeRank: "machine-rank",
+		&t.w.rdzvEndpoint: "main-process-ip", &t.w.masterAddr: "main-process-ip", &t.w.masterPort: "main-process-port",
+	}
 	t.wrong.merge(a.wrong)
 	j.Warnings = append(j.Warnings, a.warnings...)
 	j.Env.Set, j.NodeEnv = a.vars, a.own
-	j.Sources["nproc-per-node"] = a.v["num_processes"].source
-	switch port := a.v["main_process_port"]; {
+	j.Sources["nproc-per-node"] = a.w.numProcesses.source
+	switch port := a.w.mainProcessPort; {
 	case a.single:
 		j.Env.Unset = elasticNames(a.env)
 		if a.outer {
@@ -135,7 +133,7 @@ func (a *accelerateJob) fill(t *torchrunJob) {
 		if a.localRank {
 			j.Command.LocalRankFlag = "--local_rank"
 		}
-		host, port := a.v["main_process_ip"], a.v["main_process_port"]
+		host, port := a.w.mainProcessIP, a.w.mainProcessPort
 		if len(a.nodes) > 1 && (!host.none || port.n > 0) {
 			j.Meeting.Endpoints = []job.Endpoint{{Host: host.text, Port: max(port.n, 0)}}
 		}
@@ -144,7 +142,7 @@ func (a *accelerateJob) fill(t *torchrunJob) {
 
 // outerStore says where the processes that an MPI launcher started meet, as accelerate does.
 func (a *accelerateJob) outerStore(j *job.Job) {
-	host, port := a.v["main_process_ip"], a.v["main_process_port"]
+	host, port := a.w.mainProcessIP, a.w.mainProcessPort
 	for _, s := range []struct {
 		name, def string
 		v         value
@@ -177,12 +175,12 @@ func elasticNames(env environ) []string {
 
 // quiet lets muster tell errors only, unless somebody said how much it is to tell.
 func (a *accelerateJob) quiet(req *Request) {
-	if !a.on("quiet") {
+	if !a.w.quiet.on {
 		return
 	}
 	for i := range req.Settings {
 		if s := &req.Settings[i]; s.Flag == "log-level" && s.Source.Kind == job.FromDefault {
-			s.Value, s.Source = "error", a.v["quiet"].source
+			s.Value, s.Source = "error", a.w.quiet.source
 			req.LogLevel = s.Value
 			req.Job.Sources[s.Flag] = s.Source
 		}

@@ -49,7 +49,6 @@ type name struct {
 
 // parsed is a command line that was understood.
 type parsed struct {
-	values map[string]value // by dest
 	script string
 	args   []string
 }
@@ -76,8 +75,9 @@ func (p *parser) parse(argv []string, env environ) (*parsed, error) {
 			p.names = append(p.names, name{spelling, &p.options[i]})
 		}
 	}
-	out := &parsed{values: p.defaults(env, &wrong)}
-	given := map[string]value{}
+	out := &parsed{}
+	p.defaults(env, &wrong)
+	given := map[*option]value{}
 	found := false
 	var unknown []string // they stop neither -h nor the search for other mistakes
 	for i := 0; i < len(argv); i++ {
@@ -117,7 +117,7 @@ func (p *parser) parse(argv []string, env environ) (*parsed, error) {
 		}
 		wrong.add(p.unknown(word))
 	}
-	p.settle(out.values, given, env, &wrong)
+	p.settle(given, env, &wrong)
 	if !found {
 		wrong.add(fmt.Errorf("cannot start without a %s: name it behind the flags", strings.ReplaceAll(p.script, "_", " ")))
 	}
@@ -129,7 +129,7 @@ func (p *parser) parse(argv []string, env environ) (*parsed, error) {
 
 // consume takes the option of m, any further one-letter options in the same word, and the word that the last of them
 // needs from rest. It returns how many words of rest were used.
-func (p *parser) consume(m match, rest []string, given map[string]value, wrong *problems) (int, error) {
+func (p *parser) consume(m match, rest []string, given map[*option]value, wrong *problems) (int, error) {
 	for {
 		o := m.option
 		if o.kind.takesWord() {
@@ -190,7 +190,7 @@ func joined(spelling, word string) string {
 
 // take gives o the value word. The error is a *HelpError: the command line asks for a text, and nothing before was
 // wrong.
-func (p *parser) take(o *option, spelling, word string, given map[string]value, wrong *problems) error {
+func (p *parser) take(o *option, spelling, word string, given map[*option]value, wrong *problems) error {
 	source := job.Source{Kind: job.FromFlag, Name: "--" + o.name}
 	v, err := o.convert(word, source)
 	if err != nil {
@@ -209,19 +209,19 @@ func (p *parser) take(o *option, spelling, word string, given map[string]value, 
 		}
 		return printed(p.print(word))
 	}
-	if before, again := given[o.dest()]; again && o.kind == kindPairs {
+	if before, again := given[o]; again && o.kind == kindPairs {
 		v.text = before.text + " " + v.text
 	}
-	if before, again := given[o.dest()]; again && o.separator != "" {
+	if before, again := given[o]; again && o.separator != "" {
 		v.text = before.text + o.separator + v.text
 	}
-	given[o.dest()] = v
+	given[o] = v
 	return nil
 }
 
 // convert makes the value of a word and checks it against the choices.
 func (o *option) convert(word string, source job.Source) (value, error) {
-	v, err := value{text: word, source: source}, error(nil)
+	v, err := value{option: o, text: word, source: source}, error(nil)
 	switch o.kind {
 	case kindInt:
 		v.n, err = pyInt(word)
@@ -247,18 +247,20 @@ func (o *option) convert(word string, source job.Source) (value, error) {
 // defaults gives every option its value of when it is not mentioned on the command line, from the environment where a
 // variable stands for the option. Words from variables stay unread until settle, as a word on the command line makes
 // them void; only flags are read at once, as torchrun reads them when it declares its options.
-func (p *parser) defaults(env environ, wrong *problems) map[string]value {
-	values := map[string]value{}
+func (p *parser) defaults(env environ, wrong *problems) {
 	for i := range p.options {
 		o := &p.options[i]
-		v := value{none: o.noDefault, text: o.def}
+		if o.word == nil { // nobody reads it by its name
+			o.word = new(value)
+		}
+		v := value{option: o, none: o.noDefault, text: o.def}
 		for _, prefix := range slices.Backward(p.prefixesOf(o)) {
 			name := variable(prefix, o.name)
 			text, ok := env[name]
 			if !ok || (text == "" && prefix == ownPrefix) {
 				continue
 			}
-			v = value{text: text, source: job.Source{Kind: job.FromVariable, Name: name}}
+			v = value{option: o, text: text, source: job.Source{Kind: job.FromVariable, Name: name}}
 			if o.kind != kindFlag {
 				continue
 			}
@@ -268,9 +270,8 @@ func (p *parser) defaults(env environ, wrong *problems) map[string]value {
 			}
 			v.on = on
 		}
-		values[o.dest()] = v
+		*o.word = v
 	}
-	return values
 }
 
 func (p *parser) prefixesOf(o *option) []string {
@@ -300,15 +301,14 @@ func flagVariable(prefix, text string) (bool, error) {
 
 // settle reads the words that are still unread and puts the command line's values over them. Unlike argparse it holds
 // words from variables against the choices too.
-func (p *parser) settle(values, given map[string]value, env environ, wrong *problems) {
+func (p *parser) settle(given map[*option]value, env environ, wrong *problems) {
 	for i := range p.options {
 		o := &p.options[i]
-		dest := o.dest()
-		if v, ok := given[dest]; ok {
-			values[dest] = v
+		if v, ok := given[o]; ok {
+			*o.word = v
 			continue
 		}
-		v := values[dest]
+		v := *o.word
 		if v.none || o.kind == kindFlag || o.kind == kindHelp || o.kind == kindPrint {
 			continue
 		}
@@ -320,7 +320,7 @@ func (p *parser) settle(values, given map[string]value, env environ, wrong *prob
 			wrong.add(fmt.Errorf("cannot use %s=%s for --%s: %w", v.source.Name, env[v.source.Name], o.name, err))
 			continue
 		}
-		values[dest] = read
+		*o.word = read
 	}
 }
 

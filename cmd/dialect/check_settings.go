@@ -37,7 +37,7 @@ func checkSettings(w *ownWords) []option {
 	check := func(r *Request) *job.CheckRules { return &r.Job.Check }
 	return []option{
 		{
-			name: "network-check", word: &w.NetworkCheck, kind: kindFlag, def: "false", group: groupCheck, anywhere: true, use: always,
+			name: "network-check", word: &w.NetworkCheck, dlrover: true, kind: kindFlag, def: "false", group: groupCheck, anywhere: true, use: always,
 			help: "Test each node by itself and then pairs of nodes, before the first start and before each new round. A node at fault leaves the job with status 80, and only the guilty one is blamed.",
 			set:  func(r *Request, text string) error { return setSwitch(&check(r).Network, text) },
 		},
@@ -74,13 +74,13 @@ func checkSettings(w *ownWords) []option {
 			},
 		},
 		{
-			name: "exclude-straggler", word: &w.ExcludeStraggler, kind: kindFlag, def: "false", group: groupCheck, anywhere: true,
+			name: "exclude-straggler", word: &w.ExcludeStraggler, dlrover: true, kind: kindFlag, def: "false", group: groupCheck, anywhere: true,
 			use:  use{trained, losable},
 			help: "A straggler leaves the job with status 81; otherwise it is only told. One that the network check finds leaves at once, one that holds up the steps of the training at the next restart.",
 			set:  func(r *Request, text string) error { return setSwitch(&check(r).ExcludeStraggler, text) },
 		},
 		{
-			name: "comm-perf-test", word: &w.CommPerfTest, kind: kindFlag, def: "false", group: groupCheck, anywhere: true, use: use{checked},
+			name: "comm-perf-test", word: &w.CommPerfTest, dlrover: true, kind: kindFlag, def: "false", group: groupCheck, anywhere: true, use: use{checked},
 			help: "Once the network check was passed, measure and print the bandwidth of all nodes together.",
 			set:  func(r *Request, text string) error { return setSwitch(&check(r).CommPerf, text) },
 		},
@@ -91,12 +91,12 @@ func checkSettings(w *ownWords) []option {
 			set:  func(r *Request, text string) error { return setBandwidth(&check(r).MinNetBandwidth, text) },
 		},
 		{
-			name: "switchbox-check", word: &w.SwitchboxCheck, kind: kindFlag, def: "false", group: groupCheck, anywhere: true, use: always,
+			name: "switchbox-check", word: &w.SwitchboxCheck, dlrover: true, kind: kindFlag, def: "false", group: groupCheck, anywhere: true, use: always,
 			help: "Test the links between pairs of accelerators of this node.",
 			set:  checkSwitch, // settleCheck fills in the rest
 		},
 		{
-			name: "box-pairs", word: &w.BoxPairs, kind: kindPairs, separator: " ", arg: "A:B ...", def: job.DefaultBoxPairs, group: groupCheck,
+			name: "box-pairs", word: &w.BoxPairs, dlrover: true, kind: kindPairs, separator: " ", arg: "A:B ...", def: job.DefaultBoxPairs, group: groupCheck,
 			anywhere: true, use: use{boxed},
 			help: "Pairs of devices for --switchbox-check, by their numbers on this node: in one word with blanks or commas between, in several words, or with the flag repeated.",
 			set: func(r *Request, text string) (err error) {
@@ -105,13 +105,13 @@ func checkSettings(w *ownWords) []option {
 			},
 		},
 		{
-			name: "min-bandwidth", word: &w.MinBandwidth, kind: kindFloat, arg: "MB/s", def: fmt.Sprint(DefaultMinBandwidth), group: groupCheck, anywhere: true,
+			name: "min-bandwidth", word: &w.MinBandwidth, dlrover: true, kind: kindFloat, arg: "MB/s", def: fmt.Sprint(DefaultMinBandwidth), group: groupCheck, anywhere: true,
 			use:  use{boxed},
 			help: "What each pair has to reach in both directions; 1 MB is 10^6 bytes.",
 			set:  func(r *Request, text string) error { return setBandwidth(&check(r).Switchbox.MinBandwidth, text) },
 		},
 		{
-			name: "min-channels", word: &w.MinChannels, kind: kindInt, arg: "N", def: fmt.Sprint(DefaultMinChannels), group: groupCheck, anywhere: true,
+			name: "min-channels", word: &w.MinChannels, dlrover: true, kind: kindInt, arg: "N", def: fmt.Sprint(DefaultMinChannels), group: groupCheck, anywhere: true,
 			use:  use{boxed},
 			help: "How many healthy pairs a node needs; with fewer it is at fault.",
 			set:  func(r *Request, text string) error { return setCount(&check(r).Switchbox.MinChannels, text) },

@@ -18,16 +18,17 @@ type clickParsed struct {
 // unknown options belong to the script. click looks for its options behind the script too, up to a --: those are taken
 // here only as they are spelled in full, and are told, as they may have been meant for the script. In front of the
 // script an unknown option is a mistake, unless a module was named by -m.
-func parseClick(p *parser, argv []string) (*clickParsed, error) {
+func parseClick(p *parser, w *colossalWords, argv []string) (*clickParsed, error) {
 	var wrong problems
 	var rest []string
-	out := &clickParsed{parsed: &parsed{values: p.defaults(environ{}, &wrong)}}
-	given := map[string]value{}
+	out := &clickParsed{parsed: &parsed{}}
+	p.defaults(environ{}, &wrong)
+	given := map[*option]value{}
 	for i := range p.options {
 		for _, spelling := range p.options[i].spellings() {
 			p.names = append(p.names, name{spelling, &p.options[i]})
 		}
-		if p.options[i].name == "host" {
+		if p.options[i].word == &w.host {
 			p.names = append(p.names, name{"-host", &p.options[i]})
 		}
 	}
@@ -38,7 +39,7 @@ func parseClick(p *parser, argv []string) (*clickParsed, error) {
 			break
 		}
 		o, text, joined := p.clickOption(word, len(rest) > 0)
-		_, module := given["module"]
+		_, module := given[w.module.option]
 		switch {
 		case o == nil && len(word) > 1 && word[0] == '-' && len(rest) == 0 && !module:
 			wrong.add(p.unknown(word))
@@ -66,9 +67,9 @@ func parseClick(p *parser, argv []string) (*clickParsed, error) {
 			wrong.add(fmt.Errorf("cannot use %s %s: %w", spelling, text, err))
 			continue
 		}
-		given[o.dest()] = v
+		given[o] = v
 	}
-	p.settle(out.values, given, environ{}, &wrong)
+	p.settle(given, environ{}, &wrong)
 	if err := wrong.err(); err != nil {
 		return nil, err
 	}

@@ -30,7 +30,7 @@ func ColossalAI(inv Invocation) (Request, error) {
 	case "run":
 		return ColossalRun(inv)
 	case "--help":
-		return Request{}, printed(colossalParser().help())
+		return Request{}, printed(colossalParser(new(colossalWords)).help())
 	case "check":
 		return Request{},
 			errhint.With(errhint.Usagef("cannot do colossalai check: it looks at the installed versions of PyTorch and CUDA, and starts nothing"),
@@ -46,19 +46,20 @@ func ColossalAI(inv Invocation) (Request, error) {
 // ColossalRun reads a command line of colossalai run (0.5.0, colossalai/cli/launcher), which starts a torchrun on each
 // host.
 func ColossalRun(inv Invocation) (Request, error) {
-	env, p := newEnviron(inv.Environ), colossalParser()
-	in, err := parseClick(p, inv.Args)
+	env, w := newEnviron(inv.Environ), new(colossalWords)
+	p := colossalParser(w)
+	in, err := parseClick(p, w, inv.Args)
 	if err != nil {
 		return Request{JSON: inv.Own.json(env)}, err
 	}
-	c := &colossalJob{inv: inv, env: env, in: in.parsed}
-	c.torchrun = torchrunParser(p.prog)
+	c := &colossalJob{inv: inv, env: env, in: in.parsed, w: w}
+	c.torchrun = torchrunParser(p.prog, &c.theirs)
 	c.warnings = in.warnings
 	extra, err := c.commandLine()
 	if err != nil {
 		return Request{JSON: inv.Own.json(env)}, err
 	}
-	req, err := torchrunOf(inv, c.torchrun, extra, c.adapt)
+	req, err := torchrunOf(inv, c.torchrun, extra, &c.theirs, c.adapt)
 	if err != nil {
 		return req, err
 	}
@@ -66,8 +67,8 @@ func ColossalRun(inv Invocation) (Request, error) {
 	return req, nil
 }
 
-func colossalParser() *parser {
-	p := &parser{prog: "colossalai run", script: "user_script", options: colossalOptions(), beneath: torchrunOptions()}
+func colossalParser(w *colossalWords) *parser {
+	p := &parser{prog: "colossalai run", script: "user_script", options: colossalOptions(w), beneath: torchrunRows()}
 	p.help = func() string { return p.helpText(colossalAbout) }
 	return p
 }
@@ -77,21 +78,18 @@ type colossalJob struct {
 	inv      Invocation
 	env      environ
 	in       *parsed
+	w        *colossalWords
 	torchrun *parser
+	theirs   torchrunWords // what torchrun was told by --extra_launch_args, and then by us
 	warnings []string
 	hosts    []hosts.Host
-	words    map[string]value // what torchrun's flags are set to, by dest, unless --extra_launch_args has them
-}
-
-func (c *colossalJob) value(flag string) value {
-	return c.in.values[strings.ReplaceAll(flag, "-", "_")]
 }
 
 // commandLine is torchrun's, as it follows from --extra_launch_args and the script.
 func (c *colossalJob) commandLine() (*parsed, error) {
 	var wrong problems
 	var argv []string
-	if text := c.value("extra-launch-args").text; text != "" {
+	if text := c.w.extraLaunchArgs.text; text != "" {
 		for item := range strings.SplitSeq(text, ",") {
 			name, word, _ := strings.Cut(strings.TrimSpace(item), "=")
 			switch {
@@ -105,7 +103,7 @@ func (c *colossalJob) commandLine() (*parsed, error) {
 		}
 	}
 	script, args := c.in.script, c.in.args
-	module := c.value("module")
+	module := c.w.module
 	switch {
 	case !module.none:
 		if strings.HasSuffix(module.text, ".py") {
@@ -121,7 +119,7 @@ func (c *colossalJob) commandLine() (*parsed, error) {
 		wrong.add(errhint.With(fmt.Errorf("cannot start %q: colossalai runs files that end in .py", script),
 			"for a module give -m; for another program use muster run"))
 	}
-	if c.value("nproc-per-node").text == "" {
+	if c.w.nprocPerNode.text == "" {
 		wrong.add(errors.New("cannot start without --nproc_per_node: give the number of workers on each host"))
 	}
 	if err := wrong.err(); err != nil {
@@ -141,23 +139,24 @@ func (c *colossalJob) commandLine() (*parsed, error) {
 // adapt gives torchrun's flags what colossalai gives them.
 func (c *colossalJob) adapt(t *torchrunJob) {
 	c.findHosts(t)
-	c.words = map[string]value{}
-	c.give(t, "nproc-per-node", c.value("nproc-per-node"))
+	c.give(&t.w.nprocPerNode, c.w.nprocPerNode)
 	count, nodes := max(len(c.hosts), 1), value{text: "1"}
 	if len(c.hosts) > 0 {
-		nodes = value{text: strconv.Itoa(count), source: c.source("num-nodes", "include", "exclude", "hostfile", "host")}
+		nodes = value{text: strconv.Itoa(count), source: c.source(c.w.numNodes, c.w.include, c.w.exclude, c.w.hostfile, c.w.host)}
 	}
-	addr, port := c.value("master-addr"), c.value("master-port")
+	addr, port := c.w.masterAddr, c.w.masterPort
 	if count > 1 && addr.text == "127.0.0.1" {
 		addr = value{source: job.Source{Kind: job.FromMuster, Name: "the first host"}}
 		if first := c.hosts[0].Name; !isLoopback(first) && first != "0.0.0.0" {
 			addr.text = first
 		}
 	}
-	c.give(t, "nnodes", nodes)
-	c.give(t, "master-port", port)
-	c.give(t, "master-addr", addr)
-	t.names = map[string]string{"nproc-per-node": "nproc_per_node", "master-addr": "master_addr", "master-port": "master_port"}
+	c.give(&t.w.nnodes, nodes)
+	c.give(&t.w.masterPort, port)
+	c.give(&t.w.masterAddr, addr)
+	t.names = map[*value]string{
+		&t.w.nprocPerNode: "nproc_per_node", &t.w.masterAddr: "master_addr", &t.w.masterPort: "master_port",
+	}
 	t.job.Dialect = colossalAI
 	t.job.Warnings = append(t.job.Warnings, c.warnings...)
 	// Importing colossalai sets it, whatever it was, and its torchrun gets it.
@@ -172,7 +171,7 @@ func (c *colossalJob) adapt(t *torchrunJob) {
 	for _, h := range c.hosts {
 		t.job.Hosts.Nodes = append(t.job.Hosts.Nodes, job.Node{Host: h})
 	}
-	if ssh := c.value("ssh-port"); !ssh.none {
+	if ssh := c.w.sshPort; !ssh.none {
 		if ssh.n < 1 || ssh.n > 65535 {
 			t.wrong.add(fmt.Errorf("cannot use --ssh-port %d: give a number from 1 to 65535", ssh.n))
 		}
@@ -183,17 +182,17 @@ func (c *colossalJob) adapt(t *torchrunJob) {
 // place says where several hosts meet: where --extra_launch_args has it, else on the first of them, by its name or,
 // where that means something else on every machine, by the address that it turns out to have.
 func (c *colossalJob) place(t *torchrunJob, j *job.Job) {
-	m, v := &j.Meeting, t.in.values
-	endpoint := v["rdzv_endpoint"].text
-	port, addr := c10dPort, v["master_addr"].text
+	m, v := &j.Meeting, t.w
+	endpoint := v.rdzvEndpoint.text
+	port, addr := c10dPort, v.masterAddr.text
 	if m.Backend == backendStatic {
-		port = v["master_port"].n
+		port = v.masterPort.n
 	}
 	switch {
 	case len(c.hosts) < 2 || m.Backend == backendStandalone:
 		return
 	case endpoint == "" && m.Backend == backendEtcd:
-		t.refuse("rdzv-backend", errors.New("nothing says where etcd is: give rdzv_endpoint=HOST:2379 too"))
+		t.refuse(&t.w.rdzvBackend, errors.New("nothing says where etcd is: give rdzv_endpoint=HOST:2379 too"))
 		return
 	case endpoint == "" && addr == "":
 		m.Endpoints = []job.Endpoint{{Port: port}}
@@ -206,21 +205,19 @@ func (c *colossalJob) place(t *torchrunJob, j *job.Job) {
 	}
 	var err error
 	m.Endpoints, err = parseEndpoints(endpoint, port)
-	t.refuse("master-addr", err)
+	t.refuse(&t.w.masterAddr, err)
 }
 
 // give sets a flag of torchrun that --extra_launch_args does not have: torchrun takes the last of several.
-func (c *colossalJob) give(t *torchrunJob, flag string, v value) {
-	dest := strings.ReplaceAll(flag, "-", "_")
-	if t.in.values[dest].source.Kind == job.FromFlag {
-		return
+func (c *colossalJob) give(to *value, v value) {
+	if !to.fromFlag() {
+		to.become(v)
 	}
-	t.in.values[dest] = v
 }
 
-func (c *colossalJob) source(flags ...string) job.Source {
-	for _, flag := range flags {
-		if v := c.value(flag); v.explicit() {
+func (c *colossalJob) source(words ...value) job.Source {
+	for _, v := range words {
+		if v.explicit() {
 			return v.source
 		}
 	}
@@ -229,12 +226,12 @@ func (c *colossalJob) source(flags ...string) job.Source {
 
 // findHosts reads --host, or --hostfile and what filters it.
 func (c *colossalJob) findHosts(t *torchrunJob) {
-	host, file := c.value("host"), c.value("hostfile")
-	include, exclude, count := c.value("include"), c.value("exclude"), c.value("num-nodes")
+	host, file := c.w.host, c.w.hostfile
+	include, exclude, count := c.w.include, c.w.exclude, c.w.numNodes
 	if file.text == "" {
-		for flag, v := range map[string]value{"include": include, "exclude": exclude, "num_nodes": count} {
+		for _, v := range []value{include, exclude, count} {
 			if v.explicit() {
-				c.warnings = append(c.warnings, fmt.Sprintf("--%s has no effect without --hostfile", flag))
+				c.warnings = append(c.warnings, fmt.Sprintf("--%s has no effect without --hostfile", v.option.dest()))
 			}
 		}
 		slices.Sort(c.warnings)
@@ -248,22 +245,22 @@ func (c *colossalJob) findHosts(t *torchrunJob) {
 		if err == nil && slices.ContainsFunc(c.hosts, func(h hosts.Host) bool { return h.Slots > 0 }) {
 			err = errors.New("the hosts have no numbers of workers: --nproc_per_node says how many each has")
 		}
-		t.badHostfileOf("host", host, err)
+		t.badHostfile(&c.w.host, err, true)
 	case file.text != "":
 		c.hosts, err = t.readHostfileWith(c.inv, file.text, hosts.Colossal)
-		t.badHostfileOf("hostfile", file, err)
+		t.badHostfile(&c.w.hostfile, err, false)
 		if err == nil {
 			c.filter(t)
 		}
 	default:
-		if port := c.value("ssh-port"); port.explicit() {
+		if port := c.w.sshPort; port.explicit() {
 			c.warnings = append(c.warnings, "--ssh-port has no effect without hosts")
 		}
 	}
 }
 
 func (c *colossalJob) filter(t *torchrunJob) {
-	include, exclude := c.value("include"), c.value("exclude")
+	include, exclude := c.w.include, c.w.exclude
 	var err error
 	switch {
 	case include.text != "" && exclude.text != "":
@@ -277,20 +274,11 @@ func (c *colossalJob) filter(t *torchrunJob) {
 			t.wrong.add(fmt.Errorf("cannot use --exclude %s: %w", exclude.text, err))
 		}
 	}
-	if n := c.value("num-nodes").n; n > len(c.hosts) {
+	if n := c.w.numNodes.n; n > len(c.hosts) {
 		c.warnings = append(c.warnings, fmt.Sprintf("--num_nodes %d: there are %d hosts", n, len(c.hosts)))
 	} else if n > 0 {
 		c.hosts = c.hosts[:n]
 	}
-}
-
-// badHostfileOf refuses a list of hosts that another program's option names.
-func (t *torchrunJob) badHostfileOf(flag string, word value, err error) {
-	if err == nil {
-		return
-	}
-	t.in.values[flag] = word
-	t.badHostfile(flag, err)
 }
 
 // settings shows colossalai's own flags in front of torchrun's.
@@ -301,7 +289,7 @@ func (c *colossalJob) settings(p *parser, req *Request) {
 		if o.kind == kindHelp || c.torchrun.has(o.name) {
 			continue
 		}
-		v := c.in.values[o.dest()]
+		v := *o.word
 		list = append(list, Setting{Flag: o.name, Value: cmp.Or(v.text, o.def), Source: v.source})
 	}
 	req.Settings = append(list, req.Settings...)

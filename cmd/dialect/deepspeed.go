@@ -20,12 +20,13 @@ const deepSpeed = "deepspeed"
 // DeepSpeed reads a command line of deepspeed (0.19.8, deepspeed/launcher). What it does on several hosts by pdsh, MPI
 // or srun, muster does itself: Job.Hosts has the hosts that the hostfile and the filters leave.
 func DeepSpeed(inv Invocation) (Request, error) {
-	env, p := newEnviron(inv.Environ), deepSpeedParser()
+	env, w := newEnviron(inv.Environ), new(deepSpeedWords)
+	p := deepSpeedParser(w)
 	in, err := p.parse(inv.Args, env)
 	if err != nil {
 		return Request{JSON: inv.Own.json(env)}, err
 	}
-	d := &deepSpeedJob{torchrunJob: torchrunJob{env: env, parser: p, in: in, own: inv.Own}, inv: inv}
+	d := &deepSpeedJob{torchrunJob: torchrunJob{env: env, parser: p, in: in, own: inv.Own}, inv: inv, w: w}
 	d.job = &d.req.Job
 	*d.job = launcherJob(deepSpeed, inv)
 	d.job.Env.NoDefaults, d.job.Env.Cross = true, true
@@ -37,8 +38,8 @@ func DeepSpeed(inv Invocation) (Request, error) {
 	return d.finish()
 }
 
-func deepSpeedParser() *parser {
-	p := &parser{prog: deepSpeed, script: "user_script", options: deepSpeedOptions(), oneSpelling: true}
+func deepSpeedParser(w *deepSpeedWords) *parser {
+	p := &parser{prog: deepSpeed, script: "user_script", options: deepSpeedOptions(w), oneSpelling: true}
 	p.help = func() string { return p.helpText(deepSpeedAbout) }
 	return p
 }
@@ -61,23 +62,11 @@ func launcherJob(name string, inv Invocation) job.Job {
 type deepSpeedJob struct {
 	torchrunJob
 	inv   Invocation
+	w     *deepSpeedWords
 	accel deepSpeedAccelerator
 	multi bool // on the hosts of Job.Hosts
 	mpi   *mpiRunner
 }
-
-// on reports whether a flag without a value was given.
-func (d *deepSpeedJob) on(flag string) bool {
-	return d.in.values[strings.ReplaceAll(flag, "-", "_")].on
-}
-
-func (d *deepSpeedJob) text(flag string) string { return d.given(flag).text }
-
-func (d *deepSpeedJob) number(flag string) int {
-	return d.in.values[strings.ReplaceAll(flag, "-", "_")].n
-}
-
-func (d *deepSpeedJob) typed(flag string) bool { return d.given(flag).source.Kind == job.FromFlag }
 
 // deepSpeedAccelerator is what deepspeed knows of a make of accelerator: the variable by which a process sees its
 // devices, and the beginnings of the names of variables that other hosts get.
@@ -126,11 +115,11 @@ func (d *deepSpeedJob) accelerator() {
 
 // unsupported refuses what muster cannot do and would otherwise have to ignore, and tells of what has no effect.
 func (d *deepSpeedJob) unsupported() {
-	if d.typed("autotuning") {
-		d.refuse("autotuning", errhint.With(errors.New("DeepSpeed's autotuner is a Python program that starts many jobs itself"),
+	if d.w.autotuning.fromFlag() {
+		d.refuse(&d.w.autotuning, errhint.With(errors.New("DeepSpeed's autotuner is a Python program that starts many jobs itself"),
 			"run it by deepspeed, and the job that it finds by muster"))
 	}
-	if d.typed("no-ssh-check") {
+	if d.w.noSSHCheck.fromFlag() {
 		d.warn("--no_ssh_check has no effect: muster does not try ssh before it starts the job by it")
 	}
 }
@@ -139,16 +128,16 @@ func (d *deepSpeedJob) command() {
 	c := job.Command{
 		Kind: job.Script, Name: d.in.script, Args: d.in.args, Interpreters: interpreters(d.inv.Argv0, d.env), LocalRankFlag: "--local_rank",
 	}
-	if d.on("no-local-rank") || d.mpi != nil {
+	if d.w.noLocalRank.on || d.mpi != nil {
 		c.LocalRankFlag = ""
 	}
 	switch {
-	case d.on("no-python"):
-		if d.on("module") {
+	case d.w.noPython.on:
+		if d.w.module.on {
 			d.wrong.add(errors.New("cannot use --no_python and --module together: a module needs Python; leave one of them out"))
 		}
 		c.Kind, c.Interpreters = job.Program, nil
-	case d.on("module"):
+	case d.w.module.on:
 		c.Kind = job.Module
 	}
 	if c.Name == "" {
@@ -166,12 +155,12 @@ func (d *deepSpeedJob) command() {
 
 // python is --venv_script: of a script that only makes a virtual environment the active one, what it does is known.
 func (d *deepSpeedJob) python() {
-	if d.in.values["venv_script"].none {
+	if d.w.venvScript.none {
 		return
 	}
-	file := d.text("venv-script")
+	file := d.w.venvScript.text
 	if path.Base(file) != "activate" || path.Base(path.Dir(file)) != "bin" {
-		d.refuse("venv-script", errhint.With(errors.New("muster runs no shell script on the hosts"),
+		d.refuse(&d.w.venvScript, errhint.With(errors.New("muster runs no shell script on the hosts"),
 			"give the bin/activate of a virtual environment, or put muster's own --venv or --conda in front of deepspeed"))
 		return
 	}
@@ -184,8 +173,8 @@ func (d *deepSpeedJob) python() {
 
 // binding is --bind_cores_to_rank.
 func (d *deepSpeedJob) binding() {
-	list := d.in.values["bind_core_list"]
-	if !d.on("bind-cores-to-rank") {
+	list := d.w.bindCoreList
+	if !d.w.bindCoresToRank.on {
 		if !list.none {
 			d.warn("--bind_core_list has no effect without --bind_cores_to_rank")
 		}
@@ -193,12 +182,12 @@ func (d *deepSpeedJob) binding() {
 	}
 	d.job.Bind.Mode = job.BindCores
 	if d.env["KMP_AFFINITY"] != "" {
-		d.refuse("bind-cores-to-rank",
+		d.refuse(&d.w.bindCoresToRank,
 			errhint.With(errors.New("KMP_AFFINITY says otherwise which CPUs a worker's threads take"), "unset KMP_AFFINITY"))
 	}
 	if !list.none {
 		d.job.Bind.CPUs = list.text
-		d.refuse("bind-core-list", checkCores(list.text))
+		d.refuse(&d.w.bindCoreList, checkCores(list.text))
 	}
 }
 
@@ -228,32 +217,32 @@ func checkCores(text string) error {
 
 // output is where the workers' output goes, and what muster itself says.
 func (d *deepSpeedJob) output() {
-	if dir := d.text("enable-each-rank-log"); dir != "" && dir != "None" {
+	if dir := d.w.enableEachRankLog.text; dir != "" && dir != "None" {
 		d.job.Logs.RankDir = dir
 	}
-	d.req.SavePID = d.on("save-pid")
+	d.req.SavePID = d.w.savePID.on
 	d.req.LogLevel = map[string]string{
 		"debug": "debug", "info": "info", "warning": "warn", "error": "error",
 		"critical": "error",
-	}[d.text("log-level")]
-	if d.on("quiet") {
+	}[d.w.logLevel.text]
+	if d.w.quiet.on {
 		d.req.LogLevel = "error"
 	}
 }
 
 // finish puts muster's own settings over what the command line says, and holds all of it against each other.
 func (d *deepSpeedJob) finish() (Request, error) {
-	level := d.given("log-level").source
-	if d.on("quiet") {
-		level = d.given("quiet").source
+	level := d.w.logLevel.source
+	if d.w.quiet.on {
+		level = d.w.quiet.source
 	}
 	habits := newOwnWords()
 	habits.LogLevel.say(d.req.LogLevel, level)
-	if d.on("bind-cores-to-rank") {
-		habits.NUMABinding.say(job.BindCores, d.given("bind-cores-to-rank").source)
+	if d.w.bindCoresToRank.on {
+		habits.NUMABinding.say(job.BindCores, d.w.bindCoresToRank.source)
 	}
-	if d.on("elastic-training") {
-		habits.MaxRestarts.say(strconv.Itoa(elasticRestarts), d.given("elastic-training").source)
+	if d.w.elasticTraining.on {
+		habits.MaxRestarts.say(strconv.Itoa(elasticRestarts), d.w.elasticTraining.source)
 	}
 	return finishLauncher(&d.torchrunJob, d.inv, habits, func(words *ownWords) {
 		if d.job.Isolate {
@@ -268,11 +257,11 @@ func (d *deepSpeedJob) finish() (Request, error) {
 func finishLauncher(t *torchrunJob, inv Invocation, habits *ownWords, check func(words *ownWords)) (Request, error) {
 	for i := range t.parser.options {
 		o := &t.parser.options[i]
-		v := t.in.values[o.dest()]
+		v := *o.word
 		if own := settingNamed(o.name); o.kind == kindHelp || own != nil && own.of(habits).given {
 			continue
 		}
-		t.req.Settings = append(t.req.Settings, Setting{Flag: o.name, Value: v.shown(o.kind), Source: v.source})
+		t.req.Settings = append(t.req.Settings, Setting{Flag: o.name, Value: v.shown(), Source: v.source})
 	}
 	habits.Stdin.say("inherit", job.Source{})
 	habits.RunID.say(t.job.RunID, job.Source{})

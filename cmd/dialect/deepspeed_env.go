@@ -148,7 +148,7 @@ func (d *deepSpeedJob) allocation() []hosts.Host {
 		if err != nil && d.env["SLURM_JOB_NODELIST"] != "" {
 			reason = err
 		}
-		d.refuse("launcher", errhint.With(reason, "start it in an allocation (salloc, sbatch), or give --hostfile"))
+		d.refuse(&d.w.launcher, errhint.With(reason, "start it in an allocation (salloc, sbatch), or give --hostfile"))
 		return nil
 	}
 	slots, err := strconv.Atoi(facts.Procs.Text)

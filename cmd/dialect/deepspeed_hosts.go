@@ -30,22 +30,22 @@ const (
 func (d *deepSpeedJob) nodes() {
 	d.job.Meeting = defaultMeeting(backendStatic)
 	d.job.Meeting.JoinTimeout = staticTimeout
-	if port := d.number("master-port"); port < 0 || port > 65535 {
-		d.refuse("master-port", errors.New("give a number from 0 to 65535"))
+	if port := d.w.masterPort.n; port < 0 || port > 65535 {
+		d.refuse(&d.w.masterPort, errors.New("give a number from 0 to 65535"))
 	}
-	if (d.number("num-nodes") >= 0 || d.number("num-gpus") >= 0) && d.text("include")+d.text("exclude") != "" {
+	if (d.w.numNodes.n >= 0 || d.w.numGPUs.n >= 0) && d.w.include.text+d.w.exclude.text != "" {
 		d.wrong.add(errors.New("cannot use --num_nodes or --num_gpus with --include or --exclude: these say it already"))
 	}
-	if d.text("include") != "" && d.text("exclude") != "" {
+	if d.w.include.text != "" && d.w.exclude.text != "" {
 		d.wrong.add(errors.New("cannot use --include and --exclude together: give one of them"))
 		return
 	}
 	d.checkElastic()
-	pool := d.readHostfile(d.text("hostfile"), d.typed("hostfile"), hosts.DeepSpeed)
-	launcher := strings.ToLower(d.text("launcher"))
+	pool := d.readHostfile(d.w.hostfile.text, d.w.hostfile.fromFlag(), hosts.DeepSpeed)
+	launcher := strings.ToLower(d.w.launcher.text)
 	runner, known := mpiRunners[launcher]
 	if !known && launcher != "pdsh" {
-		d.refuse("launcher", errors.New("choose pdsh, openmpi, mpich, impi, mvapich or slurm"))
+		d.refuse(&d.w.launcher, errors.New("choose pdsh, openmpi, mpich, impi, mvapich or slurm"))
 	}
 	if pool == nil && launcher == "slurm" && d.wrong.list == nil {
 		pool = d.allocation()
@@ -58,10 +58,10 @@ func (d *deepSpeedJob) nodes() {
 		return
 	}
 	active := d.filter(pool)
-	d.multi = (d.on("force-multi") || len(active) > 1) && !d.on("no-ssh")
+	d.multi = (d.w.forceMulti.on || len(active) > 1) && !d.w.noSSH.on
 	switch {
 	case len(active) == 0:
-	case d.on("no-ssh"):
+	case d.w.noSSH.on:
 		d.oneOf(active)
 	case !d.multi:
 		d.here(&active[0])
@@ -75,18 +75,18 @@ func (d *deepSpeedJob) nodes() {
 
 // checkElastic refuses what deepspeed refuses of elastic jobs.
 func (d *deepSpeedJob) checkElastic() {
-	if !d.on("elastic-training") {
-		for _, flag := range []string{"min-elastic-nodes", "max-elastic-nodes"} {
-			if d.typed(flag) {
-				d.warn("--%s has no effect without --elastic_training", strings.ReplaceAll(flag, "-", "_"))
+	if !d.w.elasticTraining.on {
+		for _, word := range []value{d.w.minElasticNodes, d.w.maxElasticNodes} {
+			if word.fromFlag() {
+				d.warn("--%s has no effect without --elastic_training", word.option.dest())
 			}
 		}
 		return
 	}
-	if d.text("master-addr") == "" {
-		d.refuse("elastic-training", errors.New("nothing says where the nodes meet: give --master_addr"))
+	if d.w.masterAddr.text == "" {
+		d.refuse(&d.w.elasticTraining, errors.New("nothing says where the nodes meet: give --master_addr"))
 	}
-	if d.on("no-local-rank") {
+	if d.w.noLocalRank.on {
 		d.wrong.add(errors.New("cannot use --no_local_rank with --elastic_training, as in deepspeed: leave one of them out"))
 	}
 }
@@ -117,48 +117,49 @@ func (d *deepSpeedJob) readHostfile(name string, typed bool, read func(string, [
 		}
 		return nil
 	}
-	d.badHostfile("hostfile", err)
+	d.badHostfile(&d.w.hostfile, err, false)
 	return pool
 }
 
-// badHostfile refuses a hostfile with all that is wrong in it.
-func (t *torchrunJob) badHostfile(flag string, err error) {
+// badHostfile refuses a hostfile with all that is wrong in it, or a list of hosts on the command line: no file stands in
+// front of its items.
+func (t *torchrunJob) badHostfile(word *value, err error, list bool) {
 	if many, ok := errors.AsType[*multierror.Error](err); ok {
 		for _, one := range many.Errors {
-			if flag == "host" { // an item of a list: no file stands in front of it
-				t.refuse(flag, one)
+			if list {
+				t.refuse(word, one)
 			} else {
 				t.wrong.add(one)
 			}
 		}
 		return
 	}
-	t.refuse(flag, err)
+	t.refuse(word, err)
 }
 
 // filter is what --include, --exclude, --num_nodes and --num_gpus leave of the hosts. Each has Devices then.
 func (d *deepSpeedJob) filter(pool []hosts.Host) []hosts.Host {
-	active, flag, err := pool, "include", error(nil)
+	active, word, err := pool, &d.w.include, error(nil)
 	switch {
-	case d.text("include") != "":
-		active, err = hosts.Include(pool, d.text("include"))
-	case d.text("exclude") != "":
-		flag = "exclude"
-		active, err = hosts.Exclude(pool, d.text("exclude"))
+	case d.w.include.text != "":
+		active, err = hosts.Include(pool, d.w.include.text)
+	case d.w.exclude.text != "":
+		word = &d.w.exclude
+		active, err = hosts.Exclude(pool, d.w.exclude.text)
 	}
 	if err != nil {
-		d.refuse(flag, err)
+		d.refuse(word, err)
 		return nil
 	}
 	active = slices.Clone(active)
-	if n := d.number("num-nodes"); n > len(active) {
+	if n := d.w.numNodes.n; n > len(active) {
 		d.warn("--num_nodes %d: there are %d hosts", n, len(active))
 	} else if n > 0 {
 		active = active[:n]
 	}
 	for i := range active {
 		h := &active[i]
-		if n := d.number("num-gpus"); n > 0 {
+		if n := d.w.numGPUs.n; n > 0 {
 			h.Devices, h.Slots = numbers(n), n
 		} else if h.Slots > 0 {
 			h.Devices = devicesOf(*h)
@@ -182,10 +183,10 @@ func (t *torchrunJob) tell(flag, value string, source job.Source) {
 }
 
 // from is the first of the flags that was given.
-func (t *torchrunJob) from(flags ...string) job.Source {
-	for _, flag := range flags {
-		if source := t.given(flag).source; source.Kind != job.FromDefault {
-			return source
+func (t *torchrunJob) from(words ...value) job.Source {
+	for _, word := range words {
+		if word.explicit() {
+			return word.source
 		}
 	}
 	return job.Source{}
@@ -194,14 +195,14 @@ func (t *torchrunJob) from(flags ...string) job.Source {
 // here is a job on this machine alone: all of it, or the one host that is left of a hostfile.
 func (d *deepSpeedJob) here(host *hosts.Host) {
 	m := &d.job.Meeting
-	m.Host, m.Port = "127.0.0.1", d.number("master-port")
-	addr := d.text("master-addr")
-	for _, flag := range []string{"ssh-port", "launcher-args"} {
-		if d.typed(flag) {
-			d.warn("--%s has no effect on one node", strings.ReplaceAll(flag, "-", "_"))
+	m.Host, m.Port = "127.0.0.1", d.w.masterPort.n
+	addr := d.w.masterAddr.text
+	for _, word := range []value{d.w.sshPort, d.w.launcherArgs} {
+		if word.fromFlag() {
+			d.warn("--%s has no effect on one node", word.option.dest())
 		}
 	}
-	if d.on("elastic-training") {
+	if d.w.elasticTraining.on {
 		d.elastic(1)
 		d.job.Nodes = job.Range{Min: 1, Max: 1}
 	}
@@ -214,19 +215,19 @@ func (d *deepSpeedJob) here(host *hosts.Host) {
 			m.Host = d.address(addr)
 		}
 		d.job.Devices.Only = host.Devices
-		d.procs(strconv.Itoa(len(host.Devices)), d.from("num-gpus", "include", "exclude", "hostfile"))
+		d.procs(strconv.Itoa(len(host.Devices)), d.from(d.w.numGPUs, d.w.include, d.w.exclude, d.w.hostfile))
 		return
 	}
 	if addr != "" && !isLoopback(addr) {
 		d.warn("--master_addr has no effect without a hostfile, as in deepspeed: the store listens on 127.0.0.1")
 	}
-	if n := d.number("num-nodes"); n > 1 {
-		d.refuse("num-nodes", errors.New("no hostfile names other hosts: give --hostfile"))
+	if n := d.w.numNodes.n; n > 1 {
+		d.refuse(&d.w.numNodes, errors.New("no hostfile names other hosts: give --hostfile"))
 	}
-	if d.on("no-ssh") && d.number("node-rank") != 0 {
-		d.refuse("no-ssh", errors.New("without a hostfile there is one node, of rank 0: give --hostfile, or --node_rank 0"))
+	if d.w.noSSH.on && d.w.nodeRank.n != 0 {
+		d.refuse(&d.w.noSSH, errors.New("without a hostfile there is one node, of rank 0: give --hostfile, or --node_rank 0"))
 	}
-	if d.on("force-multi") {
+	if d.w.forceMulti.on {
 		d.warn("--force_multi has no effect without a hostfile: the job runs on this machine")
 	}
 	d.localDevices()
@@ -241,7 +242,7 @@ func (d *deepSpeedJob) isHere(name string) bool {
 func (d *deepSpeedJob) address(text string) string {
 	host, _, err := parseEndpoint("[" + strings.Trim(text, "[]") + "]")
 	if err != nil {
-		d.refuse("master-addr", fmt.Errorf("%q is neither a host name nor an IP address", text))
+		d.refuse(&d.w.masterAddr, fmt.Errorf("%q is neither a host name nor an IP address", text))
 	}
 	return host
 }
@@ -256,24 +257,24 @@ func (d *deepSpeedJob) localDevices() {
 		rules.Only = devices
 		d.procs(strconv.Itoa(len(devices)), source)
 	}
-	local, flag := []hosts.Host{{Name: "localhost"}}, "include"
-	filter := d.text("include")
+	local, word := []hosts.Host{{Name: "localhost"}}, &d.w.include
+	filter := d.w.include.text
 	if filter == "" {
-		filter, flag = d.text("exclude"), "exclude"
+		filter, word = d.w.exclude.text, &d.w.exclude
 	}
-	n := d.number("num-gpus")
+	n := d.w.numGPUs.n
 	if visible != "" && (filter != "" || n > 0) {
 		d.warn("%s=%s has no effect: --include, --exclude and --num_gpus count the devices of the machine", mask, visible)
 	}
 	list, err := hosts.Include(local, cmp.Or(filter, "localhost"))
-	switch source := d.given(flag).source; {
+	switch source := word.source; {
 	case err != nil:
-		d.refuse(flag, errhint.With(err, "without a hostfile the only host is localhost"))
+		d.refuse(word, errhint.With(err, "without a hostfile the only host is localhost"))
 	case n > 0:
-		only(numbers(min(n, maxProcs+1)), d.given("num-gpus").source)
-	case filter != "" && list[0].Devices == nil && flag == "exclude":
-		d.refuse(flag, errors.New("no host is left"))
-	case filter != "" && list[0].Devices != nil && flag == "exclude":
+		only(numbers(min(n, maxProcs+1)), d.w.numGPUs.source)
+	case filter != "" && list[0].Devices == nil && word == &d.w.exclude:
+		d.refuse(word, errors.New("no host is left"))
+	case filter != "" && list[0].Devices != nil && word == &d.w.exclude:
 		rules.Except = list[0].Devices
 		d.procs(d.every(), source)
 	case filter != "" && list[0].Devices != nil:
@@ -319,7 +320,7 @@ func deviceNumbers(text string) ([]int, bool) {
 
 // elastic makes the job one that nodes may leave, of as many as total.
 func (d *deepSpeedJob) elastic(total int) {
-	least, most := d.number("min-elastic-nodes"), d.number("max-elastic-nodes")
+	least, most := d.w.minElasticNodes.n, d.w.maxElasticNodes.n
 	if least == -1 {
 		least = 1
 	}
@@ -341,33 +342,33 @@ func (d *deepSpeedJob) elastic(total int) {
 
 // oneOf is --no_ssh: this machine is one of the hosts, and deepspeed was started on each of them.
 func (d *deepSpeedJob) oneOf(active []hosts.Host) {
-	rank := d.number("node-rank")
+	rank := d.w.nodeRank.n
 	if rank < 0 || rank >= len(active) {
-		d.refuse("no-ssh",
+		d.refuse(&d.w.noSSH,
 			fmt.Errorf("--node_rank says which of the %d hosts this is: give a number from 0 to %d", len(active), len(active)-1))
 		return
 	}
 	own := active[rank]
 	d.job.Devices.Only = own.Devices
-	d.procs(strconv.Itoa(len(own.Devices)), d.from("num-gpus", "include", "exclude", "hostfile"))
-	addr := cmp.Or(d.text("master-addr"), active[0].Name)
+	d.procs(strconv.Itoa(len(own.Devices)), d.from(d.w.numGPUs, d.w.include, d.w.exclude, d.w.hostfile))
+	addr := cmp.Or(d.w.masterAddr.text, active[0].Name)
 	m := &d.job.Meeting
-	if d.on("elastic-training") {
+	if d.w.elasticTraining.on {
 		d.elastic(len(active))
 	} else {
 		d.job.Nodes = job.Range{Min: len(active), Max: len(active)}
 	}
-	d.tell("nnodes", strconv.Itoa(len(active)), d.from("num-nodes", "include", "exclude", "hostfile"))
+	d.tell("nnodes", strconv.Itoa(len(active)), d.from(d.w.numNodes, d.w.include, d.w.exclude, d.w.hostfile))
 	if d.job.Nodes.Max == 1 {
-		m.Host, m.Port = d.address(addr), d.number("master-port")
+		m.Host, m.Port = d.address(addr), d.w.masterPort.n
 		return
 	}
 	if m.Backend == backendStatic {
 		m.NodeRank, d.job.RunID = rank, "none"
 	}
 	var err error
-	m.Endpoints, err = parseEndpoints(job.Endpoint{Host: d.address(addr), Port: d.number("master-port")}.String(), staticPort)
-	d.refuse("master-addr", err)
+	m.Endpoints, err = parseEndpoints(job.Endpoint{Host: d.address(addr), Port: d.w.masterPort.n}.String(), staticPort)
+	d.refuse(&d.w.masterAddr, err)
 }
 
 // everywhere is a job on hosts that muster reaches.
@@ -375,7 +376,7 @@ func (d *deepSpeedJob) everywhere(active []hosts.Host) {
 	j, m := d.job, &d.job.Meeting
 	n := len(active)
 	j.Nodes = job.Range{Min: n, Max: n}
-	if d.on("elastic-training") {
+	if d.w.elasticTraining.on {
 		d.elastic(n)
 	}
 	for _, h := range active {
@@ -386,8 +387,8 @@ func (d *deepSpeedJob) everywhere(active []hosts.Host) {
 		j.Hosts.Nodes = append(j.Hosts.Nodes, node)
 	}
 	j.Procs = j.Hosts.Nodes[0].Procs
-	d.tell("nnodes", strconv.Itoa(n), d.from("num-nodes", "include", "exclude", "hostfile"))
-	addr, port := d.text("master-addr"), d.number("master-port")
+	d.tell("nnodes", strconv.Itoa(n), d.from(d.w.numNodes, d.w.include, d.w.exclude, d.w.hostfile))
+	addr, port := d.w.masterAddr.text, d.w.masterPort.n
 	if addr != "" {
 		addr = d.address(addr)
 	}
@@ -396,9 +397,9 @@ func (d *deepSpeedJob) everywhere(active []hosts.Host) {
 	} else {
 		m.Endpoints = []job.Endpoint{{Host: addr, Port: port}} // without a host it is the first node's address
 	}
-	if ssh := d.in.values["ssh_port"]; !ssh.none {
+	if ssh := d.w.sshPort; !ssh.none {
 		if ssh.n < 1 || ssh.n > 65535 {
-			d.refuse("ssh-port", errors.New("give a number from 1 to 65535"))
+			d.refuse(&d.w.sshPort, errors.New("give a number from 1 to 65535"))
 		}
 		j.Hosts.SSH.Port = ssh.n
 	}

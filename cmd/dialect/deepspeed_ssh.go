@@ -14,14 +14,14 @@ import (
 // ssh's arguments.
 func (d *deepSpeedJob) sshArgs() {
 	rules := &d.job.Hosts.SSH
-	words, err := shellWords(d.text("launcher-args"))
+	words, err := shellWords(d.w.launcherArgs.text)
 	switch {
 	case err != nil:
-		d.refuse("launcher-args", err)
+		d.refuse(&d.w.launcherArgs, err)
 	case d.mpi != nil && len(words) > 0:
-		d.refuse("launcher-args", fmt.Errorf("they are for %s, which muster does not run: leave them out", d.mpi.name))
+		d.refuse(&d.w.launcherArgs, fmt.Errorf("they are for %s, which muster does not run: leave them out", d.mpi.name))
 	default:
-		d.refuse("launcher-args", pdshArgs(rules, words))
+		d.refuse(&d.w.launcherArgs, pdshArgs(rules, words))
 	}
 	for _, name := range []string{"PDSH_SSH_ARGS", "PDSH_SSH_ARGS_APPEND"} {
 		words, err := shellWords(d.env[name])
@@ -32,7 +32,7 @@ func (d *deepSpeedJob) sshArgs() {
 			d.wrong.add(fmt.Errorf("cannot use %s=%s: %w", name, d.env[name], err))
 		}
 	}
-	if port := d.in.values["ssh_port"]; !port.none {
+	if port := d.w.sshPort; !port.none {
 		rules.Port = port.n // pdsh puts it behind all others
 	}
 }

@@ -16,12 +16,13 @@ const dlroverRun = "dlrover-run"
 // version 0.6.1, elastic_run.py), and those of MetaX's guide to it. At DLROVER_MASTER_ADDR is DLRover's master, whose
 // rounds the nodes take part in, or a store of muster, where they settle among themselves what DLRover asks its master for.
 func DLRover(inv Invocation) (Request, error) {
-	return torchrun(inv, dlroverParser(), func(t *torchrunJob) { fromDLRover(t, inv.Machine) })
+	w := new(dlroverWords)
+	return torchrun(inv, dlroverParser(w), &w.torchrunWords, func(t *torchrunJob) { (&dlroverJob{t, w}).adapt(inv.Machine) })
 }
 
-func dlroverParser() *parser {
-	p := torchrunParser(dlroverRun)
-	p.options, p.exact = dlroverOptions(), true
+func dlroverParser(w *dlroverWords) *parser {
+	p := torchrunParser(dlroverRun, &w.torchrunWords)
+	p.options, p.exact = dlroverOptions(w), true
 	p.help = func() string { return p.helpText(dlroverAbout) }
 	return p
 }
@@ -29,17 +30,23 @@ func dlroverParser() *parser {
 // dlroverReplacements is how often DLRover's operator replaces the node of a rank (restartCount).
 const dlroverReplacements = 3
 
-// fromDLRover puts what dlrover-run has beyond torchrun into terms of torchrun and of muster's own settings.
-func fromDLRover(t *torchrunJob, machine Machine) {
-	t.dlroverNodes()
-	t.dlroverReplaces()
-	t.dlroverMeeting()
-	t.hostPorts()
-	t.dlroverChecks()
-	t.dlroverBinding()
-	t.dlroverLogLevel()
-	t.dlroverIdle()
-	t.dlroverAccelerator(machine)
+// dlroverJob is torchrun's, with what dlrover-run has beyond it.
+type dlroverJob struct {
+	*torchrunJob
+	w *dlroverWords
+}
+
+// adapt puts what dlrover-run has beyond torchrun into terms of torchrun and of muster's own settings.
+func (d *dlroverJob) adapt(machine Machine) {
+	d.dlroverNodes()
+	d.dlroverReplaces()
+	d.dlroverMeeting()
+	d.hostPorts()
+	d.dlroverChecks()
+	d.dlroverBinding()
+	d.dlroverLogLevel()
+	d.dlroverIdle()
+	d.dlroverAccelerator(machine)
 }
 
 // dlroverDevices are PyTorch's names for the devices of --accelerator.
@@ -50,48 +57,25 @@ var dlroverDevices = map[string]string{
 
 // dlroverAccelerator holds --accelerator against what the machine has. DLRover chooses the program of its check by it;
 // muster looks for itself.
-func (t *torchrunJob) dlroverAccelerator(machine Machine) {
-	v, found := t.in.values["accelerator"], ""
+func (d *dlroverJob) dlroverAccelerator(machine Machine) {
+	v, found := d.w.accelerator, ""
 	if !v.explicit() {
 		return
 	}
 	if machine.Accelerators != nil {
-		found, _ = machine.Accelerators(fakeSpec(t.own, t.env))
+		found, _ = machine.Accelerators(fakeSpec(d.own, d.env))
 	}
 	if found != dlroverDevices[v.text] {
-		t.warn("%s has no effect: no such accelerator is found here, and workers take what there is",
-			value{text: v.text, source: v.source}.writtenAs("accelerator"))
+		d.warn("%s has no effect: no such accelerator is found here, and workers take what there is",
+			v.written())
 	}
 }
 
 // dlroverReplaces bounds how often the node of a rank is replaced: restartCount belongs to each rank. A job that goes
 // on with fewer nodes needs no replacement.
-func (t *torchrunJob) dlroverReplaces() {
-	t.job.Restart.RankLimit = dlroverReplacements
-	t.habits.RestartLimit.say(strconv.Itoa(dlroverReplacements)+perRank, job.Source{})
-}
-
-// fill gives a flag that is not given otherwise the value of the first of the variables that is set.
-func (t *torchrunJob) fill(flag string, variables ...string) {
-	for i := range t.parser.options {
-		o := &t.parser.options[i]
-		if o.name != flag || t.in.values[o.dest()].explicit() {
-			continue
-		}
-		for _, name := range variables {
-			if t.env[name] == "" {
-				continue
-			}
-			source := job.Source{Kind: job.FromPlatform, Name: name}
-			v, err := o.convert(t.env[name], source)
-			if err != nil {
-				t.wrong.add(fmt.Errorf("cannot use %s=%s for --%s: %w", name, t.env[name], flag, err))
-				return
-			}
-			t.in.values[o.dest()] = v
-			return
-		}
-	}
+func (d *dlroverJob) dlroverReplaces() {
+	d.job.Restart.RankLimit = dlroverReplacements
+	d.habits.RestartLimit.say(strconv.Itoa(dlroverReplacements)+perRank, job.Source{})
 }
 
 // Variables that count nodes, and number them. The second and third of each are kubeflow's, where one process is a
@@ -102,18 +86,18 @@ var (
 )
 
 // dlroverNodes is --auto_config: as many nodes as the platform has, one worker for each accelerator.
-func (t *torchrunJob) dlroverNodes() {
-	v := t.in.values
-	if auto := v["auto_config"]; auto.on {
-		t.fill("nnodes", nodeCounts...)
-		if !v["nproc_per_node"].explicit() {
-			v["nproc_per_node"] = value{text: "auto", source: auto.source}
+func (d *dlroverJob) dlroverNodes() {
+	v := d.w
+	if auto := v.autoConfig; auto.on {
+		d.fill(&v.nnodes, nodeCounts...)
+		if !v.nprocPerNode.explicit() {
+			v.nprocPerNode = value{option: v.nprocPerNode.option, text: "auto", source: auto.source}
 		}
 		return
 	}
 	for _, name := range nodeCounts {
-		if n, err := pyInt(t.env[name]); err == nil && n > 1 && !v["nnodes"].explicit() && !v["standalone"].on {
-			t.warn("%s=%d has no effect: give --nnodes %d, or --auto_config", name, n, n)
+		if n, err := pyInt(d.env[name]); err == nil && n > 1 && !v.nnodes.explicit() && !v.standalone.on {
+			d.warn("%s=%d has no effect: give --nnodes %d, or --auto_config", name, n, n)
 			return
 		}
 	}
@@ -124,99 +108,99 @@ const dlroverMaster = "dlrover-master"
 
 // dlroverMeeting finds where the nodes meet: at --rdzv-endpoint, else at DLROVER_MASTER_ADDR, else at --master-addr.
 // DLRover takes no other backend than its own; another one that was asked for is taken here.
-func (t *torchrunJob) dlroverMeeting() {
-	v := t.in.values
-	nodes, _ := parseNodes(v["nnodes"].text) // which is refused elsewhere
-	backend := v["rdzv_backend"]
-	t.fill("rdzv-id", "ELASTIC_JOB_NAME")
-	if v["standalone"].on {
-		t.fill("node-rank", nodeRanks...)
-		if rank := v["node_rank"]; rank.n != 0 {
-			t.refuse("node-rank", fmt.Errorf("--standalone is one node by itself, which has node rank 0"))
-			v["node_rank"] = value{text: "0"}
+func (d *dlroverJob) dlroverMeeting() {
+	v := d.w
+	nodes, _ := parseNodes(v.nnodes.text) // which is refused elsewhere
+	backend := v.rdzvBackend
+	d.fill(&v.rdzvID, "ELASTIC_JOB_NAME")
+	if v.standalone.on {
+		d.fill(&v.nodeRank, nodeRanks...)
+		if rank := v.nodeRank; rank.n != 0 {
+			d.refuse(&d.w.nodeRank, fmt.Errorf("--standalone is one node by itself, which has node rank 0"))
+			v.nodeRank = value{option: v.nodeRank.option, text: "0"}
 		}
 		nodes.Max = 1
 	}
 	own := backend.text == dlroverMaster
-	if own && !v["standalone"].on && !v["rdzv_endpoint"].explicit() {
-		t.master = masterAgent(t.env, &t.wrong)
-		if conf, err := parseConf(v["rdzv_conf"].text); err == nil { // else it is refused elsewhere
+	if own && !v.standalone.on && !v.rdzvEndpoint.explicit() {
+		d.master = masterAgent(d.env, &d.wrong)
+		if conf, err := parseConf(v.rdzvConf.text); err == nil { // else it is refused elsewhere
 			if s, err := time.ParseDuration(conf["pend_timeout"] + "s"); err == nil && s > 0 {
-				t.master.PendTimeout = s
+				d.master.PendTimeout = s
 			}
 		}
 	}
 	switch {
 	case !own:
-	case nodes.Max > 1 || v["rdzv_endpoint"].explicit() || t.master.Certain():
+	case nodes.Max > 1 || v.rdzvEndpoint.explicit() || d.master.Certain():
 		backend.text = backendMuster
 	default:
 		backend.text = backendStatic // torchrun's way to be alone
 	}
-	v["rdzv_backend"] = backend
-	if nodes.Max <= 1 && !t.master.Certain() {
-		t.master = job.DLRoverMaster{} // nobody asks it anything
+	v.rdzvBackend = backend
+	if nodes.Max <= 1 && !d.master.Certain() {
+		d.master = job.DLRoverMaster{} // nobody asks it anything
 		return
 	}
-	t.fill("local-addr", t.ownAddress()...)
+	d.fill(&v.localAddr, d.ownAddress()...)
 	if backend.text == backendStatic || nodes.Max > 1 {
-		t.fill("node-rank", nodeRanks...)
+		d.fill(&v.nodeRank, nodeRanks...)
 	}
-	masterAddr := v["master_addr"].explicit() || v["master_port"].explicit()
+	masterAddr := v.masterAddr.explicit() || v.masterPort.explicit()
 	switch {
 	case backend.text == backendStatic && masterAddr, strings.HasPrefix(backend.text, backendEtcd):
-	case t.env[dlroverMasterAddr] != "":
-		if t.fill("rdzv-endpoint", dlroverMasterAddr); own {
-			t.ignored(dlroverMasterAddr, "master-addr", "master-port")
+	case d.env[dlroverMasterAddr] != "":
+		if d.fill(&v.rdzvEndpoint, dlroverMasterAddr); own {
+			d.ignored(dlroverMasterAddr, v.masterAddr, v.masterPort)
 		}
-	case v["master_addr"].explicit() && !v["rdzv_endpoint"].explicit() && backend.text != backendStatic:
-		endpoint := v["master_addr"]
-		if !v["master_port"].none {
-			endpoint.text += ":" + v["master_port"].text
+	case v.masterAddr.explicit() && !v.rdzvEndpoint.explicit() && backend.text != backendStatic:
+		endpoint := v.masterAddr
+		if !v.masterPort.none {
+			endpoint.text += ":" + v.masterPort.text
 		}
-		v["rdzv_endpoint"] = endpoint
+		v.rdzvEndpoint = endpoint
 	}
 }
 
 // hostPorts are those that the platform keeps free for the workers' store.
-func (t *torchrunJob) hostPorts() {
+func (d *dlroverJob) hostPorts() {
 	const name = "HOST_PORTS"
-	if t.env[name] == "" {
+	if d.env[name] == "" {
 		return
 	}
-	for item := range strings.SplitSeq(t.env[name], ",") {
+	for item := range strings.SplitSeq(d.env[name], ",") {
 		port, err := pyInt(item)
 		if err != nil || port < 1 || port > 65535 {
-			t.wrong.add(fmt.Errorf("cannot use %s=%s: give ports from 1 to 65535 with commas between", name, t.env[name]))
+			d.wrong.add(fmt.Errorf("cannot use %s=%s: give ports from 1 to 65535 with commas between", name, d.env[name]))
 			return
 		}
-		t.ports = append(t.ports, port)
+		d.ports = append(d.ports, port)
 	}
 }
 
 // ownAddress are the variables that hold this node's address, unless its interface was named.
-func (t *torchrunJob) ownAddress() []string {
-	if t.own.given().Iface.given || t.env[variable(ownPrefix, "iface")] != "" {
+func (d *dlroverJob) ownAddress() []string {
+	if d.own.given().Iface.given || d.env[variable(ownPrefix, "iface")] != "" {
 		return nil
 	}
 	return []string{"POD_IP", "NODE_IP"}
 }
 
 // dlroverChecks makes words of muster's own settings of the flags that both have, and of what implies them.
-func (t *torchrunJob) dlroverChecks() {
-	v := t.in.values
-	words := new(*t.own.given())
-	for i := range t.parser.options {
-		o := &t.parser.options[i]
-		word := v[o.dest()]
+func (d *dlroverJob) dlroverChecks() {
+	v := d.w
+	words := new(*d.own.given())
+	for i := range d.parser.options {
+		o := &d.parser.options[i]
+		word := *o.word
 		if !o.own || !word.explicit() {
 			continue
 		}
 		if own := settingNamed(o.name).of(words); !own.given {
-			own.say(word.shown(o.kind), word.source)
+			own.say(word.shown(), word.source)
 			own.theirs = true
 		} else if word.source.Kind == job.FromFlag {
-			t.wrong.add(fmt.Errorf("cannot use --%s in front of %s and behind it: give it once", o.name, dlroverRun))
+			d.wrong.add(fmt.Errorf("cannot use --%s in front of %s and behind it: give it once", o.name, dlroverRun))
 		}
 	}
 	imply := func(word *value, by value) {
@@ -224,85 +208,85 @@ func (t *torchrunJob) dlroverChecks() {
 			word.say("true", by.source)
 		}
 	}
-	level := v["precheck"]
+	level := v.precheck
 	if level.n >= 1 {
 		imply(&words.NetworkCheck, level)
 	}
 	if level.n >= 2 {
 		imply(&words.CommPerfTest, level)
 	}
-	if nodes, err := parseNodes(v["nnodes"].text); v["auto_config"].on && err == nil && nodes.Min >= autoCheckNodes {
-		imply(&words.NetworkCheck, v["auto_config"])
+	if nodes, err := parseNodes(v.nnodes.text); v.autoConfig.on && err == nil && nodes.Min >= autoCheckNodes {
+		imply(&words.NetworkCheck, v.autoConfig)
 	}
 	const timeout = "NETWORK_CHECK_TIMEOUT"
-	if text := t.env[timeout]; text != "" && !words.NetworkCheckTimeout.given && t.env[ownPrefix+timeout] == "" {
+	if text := d.env[timeout]; text != "" && !words.NetworkCheckTimeout.given && d.env[ownPrefix+timeout] == "" {
 		words.NetworkCheckTimeout.say(text, job.Source{Kind: job.FromVariable, Name: timeout})
 	}
-	t.own = Own{words}
+	d.own = Own{words}
 }
 
 // autoCheckNodes is from how many nodes on --auto_config asks for the network check.
 const autoCheckNodes = 4
 
 // dlroverBinding is --numa-affinity: all CPUs of the NUMA node of a worker's accelerator, where that can be done.
-func (t *torchrunJob) dlroverBinding() {
-	v := t.in.values
-	policy, affinity := v["membind_policy"], v["numa_affinity"]
+func (d *dlroverJob) dlroverBinding() {
+	v := d.w
+	policy, affinity := v.membindPolicy, v.numaAffinity
 	if !affinity.on {
 		if policy.explicit() {
-			t.warn("%s has no effect without --numa-affinity", t.given("membind-policy").writtenAs("membind-policy"))
+			d.warn("%s has no effect without --numa-affinity", policy.written())
 		}
 		return
 	}
 	if policy.text == "bind" {
-		t.warn("--membind-policy bind is only as strong as preferred: memory comes from the worker's NUMA node while there is some")
+		d.warn("--membind-policy bind is only as strong as preferred: memory comes from the worker's NUMA node while there is some")
 	}
-	if v["numa_binding"].explicit() {
-		t.ignored("--numa-binding", "numa-affinity")
+	if v.numaBinding.explicit() {
+		d.ignored("--numa-binding", v.numaAffinity)
 		return
 	}
-	v["numa_binding"] = value{text: "node", source: affinity.source}
-	t.job.Bind.Fallback = true // as DLRover, which starts such workers unbound
-	t.habits.NUMAFallback.say("true", affinity.source)
+	v.numaBinding = value{option: v.numaBinding.option, text: "node", source: affinity.source}
+	d.job.Bind.Fallback = true // as DLRover, which starts such workers unbound
+	d.habits.NUMAFallback.say("true", affinity.source)
 }
 
 // dlroverLogLevel lets DLROVER_LOG_LEVEL stand for LOGLEVEL.
-func (t *torchrunJob) dlroverLogLevel() {
-	if t.env[logLevel] == "" && t.env["DLROVER_LOG_LEVEL"] != "" {
-		t.levelFrom = "DLROVER_LOG_LEVEL"
+func (d *dlroverJob) dlroverLogLevel() {
+	if d.env[logLevel] == "" && d.env["DLROVER_LOG_LEVEL"] != "" {
+		d.levelFrom = "DLROVER_LOG_LEVEL"
 	}
 }
 
 // dlroverIdle tells of what was asked for and does nothing in muster, or not yet.
-func (t *torchrunJob) dlroverIdle() {
-	v := t.in.values
-	if port := v["training_port"]; port.explicit() && t.env["HCCL_IF_BASE_PORT"] == "" {
+func (d *dlroverJob) dlroverIdle() {
+	v := d.w
+	if port := v.trainingPort; port.explicit() && d.env["HCCL_IF_BASE_PORT"] == "" {
 		if port.n < 1 || port.n > 65535 {
-			t.refuse("training-port", fmt.Errorf("give a number from 1 to 65535"))
+			d.refuse(&d.w.trainingPort, fmt.Errorf("give a number from 1 to 65535"))
 		}
-		t.job.Env.Set = append(t.job.Env.Set, job.Var{Name: "HCCL_IF_BASE_PORT", Value: strconv.Itoa(port.n), Source: port.source})
+		d.job.Env.Set = append(d.job.Env.Set, job.Var{Name: "HCCL_IF_BASE_PORT", Value: strconv.Itoa(port.n), Source: port.source})
 	}
-	if v["save_at_breakpoint"].on {
-		t.warn("--save_at_breakpoint changes nothing: wherever muster keeps checkpoints in memory, the newest one is written whenever workers end")
+	if v.saveAtBreakpoint.on {
+		d.warn("--save_at_breakpoint changes nothing: wherever muster keeps checkpoints in memory, the newest one is written whenever workers end")
 	}
-	if v["auto_tunning"].on {
-		t.warn("--auto_tunning has no effect: no master tunes data loaders and optimizers")
+	if v.autoTunning.on {
+		d.warn("--auto_tunning has no effect: no master tunes data loaders and optimizers")
 	}
-	if v["ucp_device_type"].explicit() || t.env["DLROVER_TRAINING_ELASTIC_MODE"] == "ucp" {
-		t.warn("DeepSpeed's universal checkpoints are not converted when the number of nodes changes: --ucp_device_type and DLROVER_TRAINING_ELASTIC_MODE=ucp have no effect")
+	if v.ucpDeviceType.explicit() || d.env["DLROVER_TRAINING_ELASTIC_MODE"] == "ucp" {
+		d.warn("DeepSpeed's universal checkpoints are not converted when the number of nodes changes: --ucp_device_type and DLROVER_TRAINING_ELASTIC_MODE=ucp have no effect")
 	}
-	if conf, err := parseConf(v["rdzv_conf"].text); err == nil && conf["pend_timeout"] != "" && !t.master.Certain() {
-		t.warn("--rdzv-conf: pend_timeout has no effect: a node that is not needed waits until it is, or until the job ends")
+	if conf, err := parseConf(v.rdzvConf.text); err == nil && conf["pend_timeout"] != "" && !d.master.Certain() {
+		d.warn("--rdzv-conf: pend_timeout has no effect: a node that is not needed waits until it is, or until the job ends")
 	}
-	t.timerHabits()
+	d.timerHabits()
 	for _, name := range []string{"NCCL_SETTINGS", "MCCL_SETTINGS"} {
-		if t.env[name] != "" {
-			t.warn("%s has no effect: the processes of the network check have the workers' environment as it is", name)
+		if d.env[name] != "" {
+			d.warn("%s has no effect: the processes of the network check have the workers' environment as it is", name)
 		}
 	}
 	for _, name := range []string{"FAILURE_NODE_ERRORS", "DLROVER_EXTENSION_DYNAMIC_FAILOVER", "MOCK_ERR_RANK"} {
-		if t.env[name] != "" {
-			t.warn("%s is not supported and has no effect", name)
+		if d.env[name] != "" {
+			d.warn("%s is not supported and has no effect", name)
 		}
 	}
 }

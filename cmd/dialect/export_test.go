@@ -16,7 +16,7 @@ type Option struct {
 
 // TorchrunOptions are the options of torch.distributed.launch, which has all of torchrun's.
 func TorchrunOptions() []Option {
-	p := launchParser()
+	p := launchParser(new(torchrunWords))
 	out := make([]Option, len(p.options))
 	for i := range p.options {
 		o := &p.options[i]
@@ -31,7 +31,7 @@ func TorchrunOptions() []Option {
 // DLRoverOptions are the options of dlrover-run, and whether each has muster's variable as well as PET_.
 func DLRoverOptions() (options []Option, own, foreign map[string]bool) {
 	own, foreign = map[string]bool{}, map[string]bool{}
-	for _, o := range dlroverOptions() {
+	for _, o := range dlroverOptions(new(dlroverWords)) {
 		options = append(options, Option{Dest: o.dest(), Spellings: o.spellings(), TakesWord: o.kind.takesWord()})
 		own[o.name], foreign[o.name] = o.own, o.foreign
 	}
@@ -49,9 +49,10 @@ func SettingFlags() map[string]bool {
 
 // ParseTorchrun returns the values of a torchrun command line as argparse would name them.
 func ParseTorchrun(program string, args, env []string) (values map[string]any, script string, rest []string, err error) {
-	p := torchrunParser("torchrun")
+	w := new(torchrunWords)
+	p := torchrunParser("torchrun", w)
 	if program == "torch.distributed.launch" {
-		p = launchParser()
+		p = launchParser(w)
 	}
 	in, err := p.parse(args, newEnviron(env))
 	if err != nil {
@@ -60,7 +61,7 @@ func ParseTorchrun(program string, args, env []string) (values map[string]any, s
 	values = map[string]any{}
 	for i := range p.options {
 		o := &p.options[i]
-		v := in.values[o.dest()]
+		v := *o.word
 		switch {
 		case o.kind == kindHelp:
 		case v.none:
@@ -90,9 +91,22 @@ var (
 
 // Options of accelerate whose words are truth values: those that it hands to Python's bool, and the others.
 var (
-	AccelerateBools  = accelerateBools
-	AccelerateTruths = slices.Concat(accelerateNumbers, accelerateWords)
+	AccelerateBools, AccelerateTruths = accelerateTruths()
 )
+
+func accelerateTruths() (bools, others []string) {
+	w := new(accelerateWords)
+	if _, err := accelerateParser(w).parse([]string{"script"}, nil); err != nil {
+		panic(err)
+	}
+	for _, v := range w.bools() {
+		bools = append(bools, v.option.dest())
+	}
+	for _, v := range slices.Concat(w.numbers(), w.truths()) {
+		others = append(others, v.option.dest())
+	}
+	return bools, others
+}
 
 // AccelerateOption is an option of accelerate launch.
 type AccelerateOption struct {
@@ -105,7 +119,7 @@ type AccelerateOption struct {
 // AccelerateOptions are all of them.
 func AccelerateOptions() []AccelerateOption {
 	var out []AccelerateOption
-	for _, o := range accelerateOptions() {
+	for _, o := range accelerateOptions(new(accelerateWords)) {
 		a := AccelerateOption{Option: Option{Dest: o.dest(), Spellings: o.spellings(), TakesWord: o.kind.takesWord()}, Choices: o.choices}
 		if !o.noDefault {
 			a.Default = &o.def
@@ -132,7 +146,9 @@ func PythonText(document string) (*string, error) {
 // LauncherOptions are the options of launchers that reach other hosts, by the names of their pages.
 func LauncherOptions() map[string][]Option {
 	all := map[string][]Option{}
-	for name, options := range map[string][]option{deepSpeed: deepSpeedOptions(), colossalAI: colossalOptions()} {
+	for name, options := range map[string][]option{
+		deepSpeed: deepSpeedOptions(new(deepSpeedWords)), colossalAI: colossalOptions(new(colossalWords)),
+	} {
 		for _, o := range options {
 			all[name] = append(all[name], Option{Dest: o.dest(), Spellings: o.spellings(), TakesWord: o.kind.takesWord()})
 		}
@@ -143,7 +159,7 @@ func LauncherOptions() map[string][]Option {
 // HorovodrunOptions are the options of horovodrun.
 func HorovodrunOptions() []Option {
 	var options []Option
-	for _, o := range horovodOptions() {
+	for _, o := range horovodOptions(new(horovodWords)) {
 		options = append(options, Option{Dest: o.dest(), Spellings: o.spellings(), TakesWord: o.kind.takesWord()})
 	}
 	return options
@@ -153,9 +169,13 @@ func HorovodrunOptions() []Option {
 // that takes one where the table has it: one of its choices that is not the default.
 func DialectOptions() map[string][]DialectOption {
 	parsers := map[string]*parser{
-		"torchrun": torchrunParser("torchrun"), "torch.distributed.launch": launchParser(), dlroverRun: dlroverParser(),
-		accelerateLaunch: accelerateParser(),
-		deepSpeed:        deepSpeedParser(), colossalRun: colossalParser(), horovodRun: horovodParser(),
+		"torchrun":                 torchrunParser("torchrun", new(torchrunWords)),
+		"torch.distributed.launch": launchParser(new(torchrunWords)),
+		dlroverRun:                 dlroverParser(new(dlroverWords)),
+		accelerateLaunch:           accelerateParser(new(accelerateWords)),
+		deepSpeed:                  deepSpeedParser(new(deepSpeedWords)),
+		colossalRun:                colossalParser(new(colossalWords)),
+		horovodRun:                 horovodParser(new(horovodWords)),
 	}
 	all := map[string][]DialectOption{}
 	for name, p := range parsers {
@@ -226,9 +246,13 @@ func SettingRows() []SettingRow {
 // InFront are the flags of muster that may stand in front of a dialect's name.
 func InFront(name string) []string {
 	p := map[string]*parser{
-		"torchrun": torchrunParser("torchrun"), dlroverRun: dlroverParser(), accelerateLaunch: accelerateParser(),
-		deepSpeed:   deepSpeedParser(),
-		colossalRun: torchrunParser("torchrun"), horovodRun: horovodParser(), mpirun: mpiParser(),
+		"torchrun":       torchrunParser("torchrun", new(torchrunWords)),
+		dlroverRun:       dlroverParser(new(dlroverWords)),
+		accelerateLaunch: accelerateParser(new(accelerateWords)),
+		deepSpeed:        deepSpeedParser(new(deepSpeedWords)),
+		colossalRun:      torchrunParser("torchrun", new(torchrunWords)),
+		horovodRun:       horovodParser(new(horovodWords)),
+		mpirun:           mpiParser(),
 	}[name]
 	var flags []string
 	for _, s := range p.inFront() {

@@ -52,10 +52,12 @@ type horovodJob struct {
 	env   environ
 	inv   Invocation
 	in    *parsed
+	w     *horovodWords
+	tuned []*option // those that tune Horovod
 	req   Request
-	job   *job.Job         // of req
-	ask   *HorovodRequest  // of req
-	tuned map[string]value // words of the config file, by flag
+	job   *job.Job        // of req
+	ask   *HorovodRequest // of req
+	mpi   value           // the config file's word for a controller that is not there
 	wrong problems
 	few   bool // an elastic job has one host and no other ever
 }
@@ -63,12 +65,18 @@ type horovodJob struct {
 // Horovodrun reads a command line of horovodrun, as Horovod 0.28.1 does with gloo as its controller.
 func Horovodrun(inv Invocation) (Request, error) {
 	env := newEnviron(inv.Environ)
-	p := horovodParser()
+	w := new(horovodWords)
+	p := horovodParser(w)
 	in, err := p.parse(inv.Args, env)
 	if err != nil {
 		return Request{JSON: inv.Own.json(env)}, hostsAsCommand(err, inv.Args)
 	}
-	h := &horovodJob{env: env, inv: inv, in: in, tuned: map[string]value{}}
+	h := &horovodJob{env: env, inv: inv, in: in, w: w}
+	for i := range p.options {
+		if o := &p.options[i]; o.tuning != nil {
+			h.tuned = append(h.tuned, o)
+		}
+	}
 	h.req.Job = job.Job{
 		Dialect: horovodRun, Restart: defaultRestart(), Stop: job.StopRules{Grace: horovodGrace},
 		Warm:    job.WarmRules{Wait: defaultWarmWait},
@@ -80,7 +88,7 @@ func Horovodrun(inv Invocation) (Request, error) {
 	h.req.Horovod, h.req.LogLevel = h.ask, "info"
 	h.job.Stop.Handled, _, err = parseSignals(defaultSignals)
 	h.wrong.add(err)
-	if in.values["verbose"].on {
+	if w.verbose.on {
 		h.req.LogLevel = "debug"
 	}
 	h.exclusive()
@@ -91,19 +99,19 @@ func Horovodrun(inv Invocation) (Request, error) {
 	h.logs()
 	for i := range p.options {
 		o := &p.options[i]
-		v := in.values[o.dest()]
+		v := *o.word
 		if o.kind == kindHelp {
 			continue
 		}
-		shown := Setting{Flag: o.name, Value: v.shown(o.kind), Source: v.source}
-		if word, ok := h.tuned[o.name]; ok && !v.explicit() {
-			shown.Value, shown.Source = word.text, word.source
+		shown := Setting{Flag: o.name, Value: v.shown(), Source: v.source}
+		if t := o.tuning; t != nil && t.file.given && !v.explicit() {
+			shown.Value, shown.Source = t.file.text, t.file.source
 		}
 		h.req.Settings = append(h.req.Settings, shown)
 	}
 	habits := newOwnWords()
 	habits.Grace.say(horovodGrace.String(), job.Source{})
-	habits.LogLevel.say(h.req.LogLevel, in.values["verbose"].source)
+	habits.LogLevel.say(h.req.LogLevel, w.verbose.source)
 	if h.ask.Elastic { // the workers of a host, as Horovod has it
 		h.job.Restart.Scope = job.ScopeNode
 		habits.RestartScope.say(string(job.ScopeNode), job.Source{})
@@ -130,7 +138,7 @@ func (h *horovodJob) fixedRules() {
 			j.Restart.Scope = job.ScopeNode
 		}
 		if h.few && j.Restart.Scope == job.ScopeNode {
-			h.refuse("min-np", errhint.With(errors.New("an elastic job on given hosts needs 2 of them at least"),
+			h.refuse(h.w.minNp, errhint.With(errors.New("an elastic job on given hosts needs 2 of them at least"),
 				"give -H host1:2,host2:2, or --host-discovery-script; or --restart-scope world with --backoff-limit N in front of horovodrun"))
 		}
 		j.Bind = job.BindRules{}
@@ -153,10 +161,9 @@ func hostsAsCommand(err error, args []string) error {
 	return err
 }
 
-func (h *horovodJob) refuse(flag string, err error) {
+func (h *horovodJob) refuse(v value, err error) {
 	if err != nil {
-		v := h.in.values[strings.ReplaceAll(flag, "-", "_")]
-		h.wrong.add(fmt.Errorf("cannot use %s: %w", value{text: v.text, source: v.source}.writtenAs(flag), err))
+		h.wrong.add(fmt.Errorf("cannot use %s: %w", v.written(), err))
 	}
 }
 
@@ -164,22 +171,19 @@ func (h *horovodJob) warn(format string, args ...any) {
 	h.job.Warnings = append(h.job.Warnings, fmt.Sprintf(format, args...))
 }
 
-// value returns the value of an option by its long name.
-func (h *horovodJob) value(flag string) value { return h.in.values[strings.ReplaceAll(flag, "-", "_")] }
-
 // exclusive refuses options that exclude each other.
 func (h *horovodJob) exclusive() {
-	groups := exclusive()
-	for _, e := range envFlags() {
-		if e.off != "" && e.off != "log-with-timestamp" { // which are in a group already
-			groups = append(groups, []string{e.flag, e.off})
+	groups := h.w.exclusive()
+	for _, o := range h.tuned {
+		if off := o.tuning.offWord; off != nil && off != &h.w.logWithTimestamp { // which is in a group already
+			groups = append(groups, []value{*o.word, *off})
 		}
 	}
 	for _, group := range groups {
 		var both []string
-		for _, flag := range group {
-			if h.value(flag).explicit() {
-				both = append(both, "--"+flag)
+		for _, v := range group {
+			if v.explicit() {
+				both = append(both, "--"+v.option.name)
 			}
 		}
 		if len(both) > 1 {
@@ -192,49 +196,49 @@ func (h *horovodJob) exclusive() {
 func (h *horovodJob) controller() {
 	why := errhint.With(errors.New("muster starts workers itself, and Horovod's gloo controller needs no MPI"),
 		"leave it out; or let mpirun start the processes: mpirun -np 4 muster run -- python train.py")
-	for _, flag := range []string{"mpi", "jsrun"} {
-		if h.value(flag).explicit() {
-			h.refuse(flag, why)
+	for _, v := range []value{h.w.mpi, h.w.jsrun} {
+		if v.explicit() {
+			h.refuse(v, why)
 		}
 	}
-	for _, flag := range []string{"mpi-args", "binding-args"} {
-		if h.value(flag).explicit() {
-			h.warn("--%s has no effect without MPI", flag)
+	for _, v := range []value{h.w.mpiArgs, h.w.bindingArgs} {
+		if v.explicit() {
+			h.warn("--%s has no effect without MPI", v.option.name)
 		}
 	}
-	if word, ok := h.tuned["mpi"]; ok && !h.value("gloo").on && !h.value("mpi").on && !h.value("jsrun").on {
-		h.wrong.add(fmt.Errorf("cannot use %s: %w", word.source, why))
+	if h.mpi.given && !h.w.gloo.on && !h.w.mpi.on && !h.w.jsrun.on {
+		h.wrong.add(fmt.Errorf("cannot use %s: %w", h.mpi.source, why))
 	}
 }
 
 // hosts finds where the job runs.
 func (h *horovodJob) hosts() {
-	np := h.value("num-proc")
+	np := h.w.numProc
 	switch {
 	case np.none:
 		h.wrong.add(errors.New("cannot start without -np: give the number of workers"))
 	case np.n < 1 || np.n > maxNodes:
-		h.refuse("num-proc", fmt.Errorf("give a number from 1 to %d", maxNodes))
+		h.refuse(h.w.numProc, fmt.Errorf("give a number from 1 to %d", maxNodes))
 	}
-	h.job.Hosts.SSH = job.SSHRules{Identity: h.value("ssh-identity-file").text}
-	if port := h.value("ssh-port"); !port.none {
+	h.job.Hosts.SSH = job.SSHRules{Identity: h.w.sshIdentityFile.text}
+	if port := h.w.sshPort; !port.none {
 		if port.n < 1 || port.n > 65535 {
-			h.refuse("ssh-port", errors.New("give a number from 1 to 65535"))
+			h.refuse(h.w.sshPort, errors.New("give a number from 1 to 65535"))
 		}
 		h.job.Hosts.SSH.Port = port.n
 	}
-	h.job.Hosts.StartTimeout = h.seconds("start-timeout", 0)
-	for _, flag := range []string{"network-interfaces", "network-interface"} {
-		for name := range strings.SplitSeq(h.value(flag).text, ",") {
+	h.job.Hosts.StartTimeout = h.seconds(h.w.startTimeout, 0)
+	for _, v := range []value{h.w.networkInterfaces, h.w.networkInterface} {
+		for name := range strings.SplitSeq(v.text, ",") {
 			if name = strings.TrimSpace(name); name != "" && !slices.Contains(h.ask.NICs, name) {
 				h.ask.NICs = append(h.ask.NICs, name)
 			}
 		}
 	}
-	if h.value("disable-cache").on {
+	if h.w.disableCache.on {
 		h.warn("--disable-cache has no effect: muster keeps no results of checks from one job to the next")
 	}
-	if host := h.in.script; hostItem().MatchString(host) && h.value("hosts").explicit() {
+	if host := h.in.script; hostItem().MatchString(host) && h.w.hosts.explicit() {
 		h.wrong.add(errhint.With(fmt.Errorf("cannot run %q: this looks like a host, not like a command", host),
 			"give hosts with commas and no blanks between: -H host1:2,host2:2"))
 	}
@@ -253,7 +257,7 @@ func (h *horovodJob) hosts() {
 	}
 	slots, err := horovod.Allocate(found, np.n, np.n)
 	if err != nil {
-		h.refuse("num-proc", errhint.With(fmt.Errorf("%s has %s", from, wording.Plural(horovod.Total(found), "slot")),
+		h.refuse(h.w.numProc, errhint.With(fmt.Errorf("%s has %s", from, wording.Plural(horovod.Total(found), "slot")),
 			"give more hosts, or more slots, as in -H host1:4,host2:4"))
 		return
 	}
@@ -263,18 +267,18 @@ func (h *horovodJob) hosts() {
 
 // given returns the hosts of -H or of a hostfile, and which of them it was; nil for none.
 func (h *horovodJob) given() ([]horovod.Host, string) {
-	if list := h.value("hosts"); !list.none {
+	if list := h.w.hosts; !list.none {
 		found, err := discovery.ParseList(list.text)
-		h.refuse("hosts", err)
+		h.refuse(h.w.hosts, err)
 		return found, "-H"
 	}
-	file := h.value("hostfile")
+	file := h.w.hostfile
 	if file.none {
 		return nil, ""
 	}
 	content, err := h.read(file.text)
 	if err != nil {
-		h.refuse("hostfile", err)
+		h.refuse(h.w.hostfile, err)
 		return nil, ""
 	}
 	found, warnings, err := discovery.ParseHostfile(file.text, content)
@@ -294,13 +298,13 @@ func (h *horovodJob) read(name string) ([]byte, error) {
 
 // elastic reads what only elastic jobs have.
 func (h *horovodJob) elastic(found []horovod.Host, np int) {
-	script, file, dns, least, most := h.value("host-discovery-script"), h.value("discovery-hostfile"), h.value("discovery-dns"),
-		h.value("min-np"), h.value("max-np")
+	script, file, dns, least, most := h.w.hostDiscoveryScript, h.w.discoveryHostfile, h.w.discoveryDNS,
+		h.w.minNp, h.w.maxNp
 	searches := !script.none || !file.none || !dns.none
 	if !searches && least.none {
-		for _, flag := range []string{"max-np", "slots-per-host", "elastic-timeout", "reset-limit", "blacklist-cooldown-range"} {
-			if h.value(flag).explicit() {
-				h.warn("--%s has no effect without --min-np or --host-discovery-script: the job is not elastic", flag)
+		for _, v := range []value{h.w.maxNp, h.w.slotsPerHost, h.w.elasticTimeout, h.w.resetLimit, h.w.blacklistCooldownRange} {
+			if v.explicit() {
+				h.warn("--%s has no effect without --min-np or --host-discovery-script: the job is not elastic", v.option.name)
 			}
 		}
 		return
@@ -312,40 +316,40 @@ func (h *horovodJob) elastic(found []horovod.Host, np int) {
 		a.Hosts = []horovod.Host{{Name: "localhost", Slots: np}}
 	}
 	if searches && strings.TrimSpace(a.Script+a.Hostfile+a.DNS) == "" {
-		h.refuse("host-discovery-script", errors.New("it is empty"))
+		h.refuse(h.w.hostDiscoveryScript, errors.New("it is empty"))
 	}
 	if !least.none {
 		a.MinNP = least.n
 		if least.n < 1 || np > 0 && least.n > np {
-			h.refuse("min-np", fmt.Errorf("give a number from 1 to that of -np, %d", np))
+			h.refuse(h.w.minNp, fmt.Errorf("give a number from 1 to that of -np, %d", np))
 		}
 	}
 	if !most.none {
 		a.MaxNP = most.n
 		if most.n < np || most.n < 1 {
-			h.refuse("max-np", fmt.Errorf("give a number not below that of -np, %d", np))
+			h.refuse(h.w.maxNp, fmt.Errorf("give a number not below that of -np, %d", np))
 		}
 	}
-	if slots := h.value("slots-per-host"); !slots.none {
+	if slots := h.w.slotsPerHost; !slots.none {
 		a.SlotsPerHost = slots.n
 		if slots.n < 1 || slots.n > maxProcs {
-			h.refuse("slots-per-host", fmt.Errorf("give a number from 1 to %d", maxProcs))
+			h.refuse(h.w.slotsPerHost, fmt.Errorf("give a number from 1 to %d", maxProcs))
 		}
 	}
 	a.ResetLimit = -1
-	if limit := h.value("reset-limit"); !limit.none {
+	if limit := h.w.resetLimit; !limit.none {
 		a.ResetLimit = limit.n
 		if limit.n < 0 {
-			h.refuse("reset-limit", errors.New("give a number from 0"))
+			h.refuse(h.w.resetLimit, errors.New("give a number from 0"))
 		}
 	}
-	a.ElasticTimeout = h.seconds("elastic-timeout", 1)
+	a.ElasticTimeout = h.seconds(h.w.elasticTimeout, 1)
 	a.Cooldown = h.cooldown()
 	timeout, ok := h.env["HOROVOD_GLOO_TIMEOUT_SECONDS"]
-	if flag := h.value("gloo-timeout-seconds"); !flag.none {
+	if flag := h.w.glooTimeoutSeconds; !flag.none {
 		timeout, ok = flag.text, true
-	} else if word, inFile := h.tuned["gloo-timeout-seconds"]; inFile {
-		timeout, ok = word.text, true
+	} else if file := flag.option.tuning.file; file.given {
+		timeout, ok = file.text, true
 	}
 	if n, err := pyInt(timeout); ok && err == nil && n < 30 {
 		h.warn("HOROVOD_GLOO_TIMEOUT_SECONDS=%d is short for an elastic job: workers that wait so long for a new one to start end with an error", n)
@@ -356,7 +360,7 @@ func (h *horovodJob) elastic(found []horovod.Host, np int) {
 const maxCooldown = 3600
 
 func (h *horovodJob) cooldown() discovery.Cooldown {
-	v := h.value("blacklist-cooldown-range")
+	v := h.w.blacklistCooldownRange
 	if v.none {
 		return discovery.DefaultCooldown
 	}
@@ -370,17 +374,16 @@ func (h *horovodJob) cooldown() discovery.Cooldown {
 		return discovery.Cooldown{}
 	}
 	if least < 1 || most < least || most > maxCooldown {
-		h.refuse("blacklist-cooldown-range",
+		h.refuse(h.w.blacklistCooldownRange,
 			fmt.Errorf("give seconds from 1 to %d, the smaller number first; or 0 0 for hosts that never come back", maxCooldown))
 	}
 	return discovery.Cooldown{Min: time.Duration(least) * time.Second, Max: time.Duration(most) * time.Second}
 }
 
 // seconds is an option that is a length of time.
-func (h *horovodJob) seconds(flag string, least int) time.Duration {
-	v := h.value(flag)
+func (h *horovodJob) seconds(v value, least int) time.Duration {
 	if v.n < least || v.n > maxSeconds {
-		h.refuse(flag, fmt.Errorf("give seconds from %d", least))
+		h.refuse(v, fmt.Errorf("give seconds from %d", least))
 		return 0
 	}
 	return time.Duration(v.n) * time.Second
@@ -420,12 +423,12 @@ func (h *horovodJob) nodes(slots []horovod.Slot) {
 func horovodPad(np int) int { return len(fmt.Sprint(max(0, np-1))) }
 
 func (h *horovodJob) logs() {
-	logs := job.LogRules{Prefix: "[${rank}]<${stream}>:", PrefixAll: true, Stamp: h.value("prefix-output-with-timestamp").on}
-	if dir := h.value("output-filename"); !dir.none {
+	logs := job.LogRules{Prefix: "[${rank}]<${stream}>:", PrefixAll: true, Stamp: h.w.prefixOutputWithTimestamp.on}
+	if dir := h.w.outputFilename; !dir.none {
 		if dir.text == "" {
-			h.refuse("output-filename", errors.New("give a directory"))
+			h.refuse(h.w.outputFilename, errors.New("give a directory"))
 		}
-		logs.RankFiles, logs.RankDigits = dir.text, horovodPad(h.value("num-proc").n)
+		logs.RankFiles, logs.RankDigits = dir.text, horovodPad(h.w.numProc.n)
 	}
 	h.job.Logs = logs
 }

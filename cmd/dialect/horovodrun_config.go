@@ -12,20 +12,20 @@ import (
 	"muster/launch/job"
 )
 
-// config reads the file of --config-file into tuned. What Horovod does not know is passed over, as it does.
+// config reads the file of --config-file into what tunes Horovod. What Horovod does not know is passed over, as it does.
 func (h *horovodJob) config() {
-	file := h.value("config-file")
+	file := h.w.configFile
 	if file.none {
 		return
 	}
 	content, err := h.read(file.text)
 	if err != nil {
-		h.refuse("config-file", err)
+		h.refuse(h.w.configFile, err)
 		return
 	}
 	var sections map[string]yaml.Node
 	if err := yaml.Unmarshal(content, &sections); err != nil {
-		h.refuse("config-file", fmt.Errorf("%s: %s", file.text, yamlText(err)))
+		h.refuse(h.w.configFile, fmt.Errorf("%s: %s", file.text, yamlText(err)))
 		return
 	}
 	source := func(node *yaml.Node) job.Source {
@@ -35,7 +35,7 @@ func (h *horovodJob) config() {
 		switch strings.ToLower(node.Value) {
 		case "gloo", "":
 		case "mpi":
-			h.tuned["mpi"] = value{text: node.Value, source: source(&node)}
+			h.mpi.say(node.Value, source(&node))
 		default:
 			h.wrong.add(fmt.Errorf("cannot use %s:%d: there is no controller %q: choose gloo", file.text, node.Line, node.Value))
 		}
@@ -53,40 +53,42 @@ func (h *horovodJob) config() {
 		}
 		keys[name] = values
 	}
-	for _, e := range envFlags() {
-		values, ok := keys[e.section]
+	for _, o := range h.tuned {
+		t := o.tuning
+		values, ok := keys[t.section]
 		if !ok {
 			continue
 		}
-		node, ok := values[e.key]
-		if !ok && e.section == "stall_check" && e.key == "enabled" && len(values) > 0 {
+		node, ok := values[t.key]
+		if !ok && t.section == "stall_check" && t.key == "enabled" && len(values) > 0 {
 			// Horovod takes a section that does not say it for one that says yes.
-			section := sections[e.section]
-			h.tuned[e.flag] = value{text: "false", source: source(&section)}
+			section := sections[t.section]
+			t.file.say("false", source(&section))
 		}
 		if !ok || node.Tag == "!!null" {
 			continue
 		}
-		text, err := e.fromYAML(&node)
+		text, err := o.variableFromYAML(&node)
 		if err != nil {
-			h.wrong.add(fmt.Errorf("cannot use %s:%d: %s: %w", file.text, node.Line, e.key, err))
+			h.wrong.add(fmt.Errorf("cannot use %s:%d: %s: %w", file.text, node.Line, t.key, err))
 			continue
 		}
-		h.tuned[e.flag] = value{text: text, source: source(&node)}
+		t.file.say(text, source(&node))
 	}
 }
 
-// fromYAML returns a value of a config file in the form in which it goes into the environment, before fusion's factor.
-func (e *envFlag) fromYAML(node *yaml.Node) (string, error) {
+// variableFromYAML returns a value of a config file in the form in which it goes into the environment, before fusion's
+// factor.
+func (o *option) variableFromYAML(node *yaml.Node) (string, error) {
 	if node.Kind != yaml.ScalarNode {
 		return "", errors.New("give one value")
 	}
-	if e.form == envSwitch {
+	if o.kind == kindFlag {
 		var on bool
 		if err := node.Decode(&on); err != nil {
 			return "", errors.New("give true or false")
 		}
-		return strconv.FormatBool(on != e.inverted), nil
+		return strconv.FormatBool(on != o.tuning.inverted), nil
 	}
 	switch node.Tag {
 	case "!!int":
@@ -102,37 +104,37 @@ func (e *envFlag) fromYAML(node *yaml.Node) (string, error) {
 		}
 		return pyRepr(f), nil
 	}
-	if e.form != envText {
+	if o.kind != kindText {
 		return "", errors.New("give a number")
 	}
 	return node.Value, nil
 }
 
-// word returns what was given for a tuning flag on the command line or in the config file; false for nothing.
-func (h *horovodJob) word(e *envFlag) (value, bool) {
-	old := map[string]string{"log-without-timestamp": "log-hide-timestamp", "log-with-timestamp": "no-log-hide-timestamp"}
-	for _, name := range []string{e.flag, old[e.flag]} {
-		if v := h.value(name); name != "" && v.explicit() {
-			text := v.text
-			switch e.form {
-			case envSwitch:
-				text = "true"
-			case envFloat:
-				text = pyRepr(v.f)
-			case envInt, envMiB:
-				text = strconv.Itoa(v.n)
-			case envText:
-			}
-			return value{text: text, source: v.source}, true
+// word returns what was given for a tuning option on the command line or in the config file; false for nothing.
+func (h *horovodJob) word(o *option) (value, bool) {
+	t := o.tuning
+	for _, v := range []*value{o.word, t.old} {
+		if v == nil || !v.explicit() {
+			continue
 		}
+		text := v.text
+		switch o.kind {
+		case kindFlag:
+			text = "true"
+		case kindFloat:
+			text = pyRepr(v.f)
+		case kindInt:
+			text = strconv.Itoa(v.n)
+		default: // as it was typed
+		}
+		return value{text: text, source: v.source}, true
 	}
-	for _, name := range []string{e.off, old[e.off]} {
-		if v := h.value(name); name != "" && v.explicit() {
+	for _, v := range []*value{t.offWord, t.oldOff} {
+		if v != nil && v.explicit() {
 			return value{text: "false", source: v.source}, true
 		}
 	}
-	word, ok := h.tuned[e.flag]
-	return word, ok
+	return t.file, t.file.given
 }
 
 // environment makes variables of the tuning flags, and says what else the workers have.
@@ -148,35 +150,35 @@ func (h *horovodJob) environment() {
 		set("HOROVOD_ELASTIC", "1", ours)
 	}
 	if len(h.ask.NICs) > 0 {
-		source := h.value("network-interfaces").source
-		if !h.value("network-interfaces").explicit() {
-			source = h.value("network-interface").source
+		source := h.w.networkInterfaces.source
+		if !h.w.networkInterfaces.explicit() {
+			source = h.w.networkInterface.source
 		}
 		set("HOROVOD_GLOO_IFACE", h.ask.NICs[0], source)
 		set("NCCL_SOCKET_IFNAME", strings.Join(h.ask.NICs, ","), source)
 	}
 	tuning, timeline := false, false
-	for _, e := range envFlags() {
-		word, ok := h.word(&e)
+	for _, o := range h.tuned {
+		word, ok := h.word(o)
 		if !ok {
 			continue
 		}
 		on := word.switched()
 		switch {
-		case e.flag == autotune:
+		case o.word == &h.w.autotune:
 			if tuning = on; !on {
 				continue // which is not told
 			}
-		case strings.HasPrefix(e.flag, autotune+"-") && !tuning, e.flag == "timeline-mark-cycles" && !timeline:
-			h.checked(&e, word)
+		case o.tuning.section == autotune && !tuning, o.word == &h.w.timelineMarkCycles && !timeline:
+			h.checked(o, word)
 			continue
-		case e.flag == timelineFile:
+		case o.word == &h.w.timelineFilename:
 			if timeline = word.text != ""; !timeline {
 				continue
 			}
 		}
-		if value, ok := h.checked(&e, word); ok {
-			set(e.variable, value, word.source)
+		if value, ok := h.checked(o, word); ok {
+			set(o.tuning.variable, value, word.source)
 		}
 	}
 	h.job.Env.Deny = []string{"BASH_FUNC_*", "OLDPWD*", "*CUDA_VISIBLE_DEVICES*", "_HOROVOD_SECRET_KEY*"}
@@ -185,15 +187,15 @@ func (h *horovodJob) environment() {
 }
 
 // checked returns the value of a variable, and refuses numbers out of bounds.
-func (h *horovodJob) checked(e *envFlag, word value) (string, bool) {
+func (h *horovodJob) checked(o *option, word value) (string, bool) {
 	refuse := func(why string) (string, bool) {
-		h.wrong.add(fmt.Errorf("cannot use %s: %s", word.writtenAs(e.flag), why))
+		h.wrong.add(fmt.Errorf("cannot use %s: %s", word.writtenAs(o.name), why))
 		return "", false
 	}
-	if e.form == envText {
+	if o.kind == kindText {
 		return word.text, true
 	}
-	if e.form == envSwitch {
+	if o.kind == kindFlag {
 		if word.switched() {
 			return "1", true
 		}
@@ -203,11 +205,11 @@ func (h *horovodJob) checked(e *envFlag, word value) (string, bool) {
 	switch {
 	case err != nil:
 		return refuse(err.Error())
-	case math.IsNaN(f) || e.bounded && f < 0:
+	case math.IsNaN(f) || o.tuning.bounded && f < 0:
 		return refuse("give a number from 0")
-	case e.key == "gaussian_process_noise" && (f < 0 || f > 1):
+	case o.tuning.key == "gaussian_process_noise" && (f < 0 || f > 1):
 		return refuse("give a number from 0 to 1")
-	case e.form != envMiB:
+	case !o.tuning.mib:
 		return word.text, true
 	case f > 1<<30:
 		return refuse("this is more than 1 PiB")

@@ -1,7 +1,5 @@
 package dialect
 
-import "strings"
-
 const horovodAbout = `Starts the workers of a Horovod job on this and other hosts, as horovodrun does with the gloo controller, and watches over
 them. With --host-discovery-script or --min-np the job is elastic: hosts come and go, and the workers that stay keep
 their processes.
@@ -36,285 +34,302 @@ const (
 	groupController   = "controller"
 )
 
-// envFlag is an option that becomes a variable of the workers.
-type envFlag struct {
-	flag     string
+// tuning says how an option becomes a variable of the workers.
+type tuning struct {
 	variable string
-	form     envForm
 	// section and key are where a config file has it, inverted where it says the opposite there.
 	section, key string
 	inverted     bool
-	// off is the option that says the opposite, "" for none.
-	off string
-	arg string
-	// help says what it does.
-	help string
-	// bounded is for numbers that must not be negative.
-	bounded bool
+	// bounded is for numbers that must not be negative, mib for those of MiB, which the variable has in bytes.
+	bounded, mib bool
+	// off is the option that says the opposite, "" for none, offWord what was given for it.
+	off     string
+	offWord *value
+	// old and oldOff are the values of former names of both, nil for none.
+	old, oldOff *value
+	// file is what the config file says.
+	file value
 }
 
-// envForm says how an option's value becomes that of its variable.
-type envForm int
+// autotune is the section of a config file about the trials by which Horovod tunes itself.
+const autotune = "autotune"
 
-// The forms. The first is the zero value: the text itself.
-const (
-	envText   envForm = iota
-	envInt            // a whole number
-	envFloat          // a number, as Python writes it
-	envMiB            // a whole number of MiB, written in bytes
-	envSwitch         // 1 or 0
-)
-
-// envFlags are in the order in which horovodrun writes their variables (horovod/runner/common/util/config_parser.py).
-func envFlags() []envFlag {
-	return []envFlag{
+// tuningOptions are in the order in which horovodrun writes their variables
+// (horovod/runner/common/util/config_parser.py).
+func tuningOptions(w *horovodWords) []option {
+	return []option{
 		{
-			flag: "fusion-threshold-mb", variable: "HOROVOD_FUSION_THRESHOLD", form: envMiB, section: "params", key: "fusion_threshold_mb",
-			bounded: true, arg: "MB", help: "Size of the fusion buffer in MiB; 0 turns fusion off. Horovod's default is 128.",
+			name: "fusion-threshold-mb", kind: kindInt, arg: "MB",
+			help:   "Size of the fusion buffer in MiB; 0 turns fusion off. Horovod's default is 128.",
+			tuning: &tuning{variable: "HOROVOD_FUSION_THRESHOLD", section: "params", key: "fusion_threshold_mb", bounded: true, mib: true},
 		},
 		{
-			flag: "cycle-time-ms", variable: "HOROVOD_CYCLE_TIME", form: envFloat, section: "params", key: "cycle_time_ms", bounded: true,
-			arg: "MS", help: "Pause between two cycles of fusion, in ms. Horovod's default is 1.",
+			name: "cycle-time-ms", kind: kindFloat, arg: "MS",
+			help:   "Pause between two cycles of fusion, in ms. Horovod's default is 1.",
+			tuning: &tuning{variable: "HOROVOD_CYCLE_TIME", section: "params", key: "cycle_time_ms", bounded: true},
 		},
 		{
-			flag: "cache-capacity", variable: "HOROVOD_CACHE_CAPACITY", form: envInt, section: "params", key: "cache_capacity", bounded: true,
-			arg: "N", help: "How many tensors' names are remembered. Horovod's default is 1024.",
+			name: "cache-capacity", kind: kindInt, arg: "N",
+			help:   "How many tensors' names are remembered. Horovod's default is 1024.",
+			tuning: &tuning{variable: "HOROVOD_CACHE_CAPACITY", section: "params", key: "cache_capacity", bounded: true},
 		},
 		{
-			flag: "hierarchical-allreduce", off: "no-hierarchical-allreduce", variable: "HOROVOD_HIERARCHICAL_ALLREDUCE", form: envSwitch,
-			section: "params", key: "hierarchical_allreduce", help: "All-reduce within hosts first, then between them.",
+			name: "hierarchical-allreduce", kind: kindFlag,
+			help:   "All-reduce within hosts first, then between them.",
+			tuning: &tuning{variable: "HOROVOD_HIERARCHICAL_ALLREDUCE", section: "params", key: "hierarchical_allreduce", off: "no-hierarchical-allreduce"},
 		},
 		{
-			flag: "hierarchical-allgather", off: "no-hierarchical-allgather", variable: "HOROVOD_HIERARCHICAL_ALLGATHER", form: envSwitch,
-			section: "params", key: "hierarchical_allgather", help: "All-gather within hosts first, then between them.",
+			name: "hierarchical-allgather", kind: kindFlag,
+			help:   "All-gather within hosts first, then between them.",
+			tuning: &tuning{variable: "HOROVOD_HIERARCHICAL_ALLGATHER", section: "params", key: "hierarchical_allgather", off: "no-hierarchical-allgather"},
 		},
 		{
-			flag: "torus-allreduce", off: "no-torus-allreduce", variable: "HOROVOD_TORUS_ALLREDUCE", form: envSwitch, section: "params",
-			key: "torus_allreduce", help: "All-reduce as a two-dimensional torus of NCCL.",
+			name: "torus-allreduce", kind: kindFlag,
+			help:   "All-reduce as a two-dimensional torus of NCCL.",
+			tuning: &tuning{variable: "HOROVOD_TORUS_ALLREDUCE", section: "params", key: "torus_allreduce", off: "no-torus-allreduce"},
 		},
 
 		{
-			flag: autotune, off: "no-autotune", variable: "HOROVOD_AUTOTUNE", form: envSwitch, section: "autotune", key: "enabled",
-			help: "Let Horovod try values of these parameters and keep the best.",
+			name: "autotune", word: &w.autotune, kind: kindFlag,
+			help:   "Let Horovod try values of these parameters and keep the best.",
+			tuning: &tuning{variable: "HOROVOD_AUTOTUNE", section: autotune, key: "enabled", off: "no-autotune"},
 		},
 		{
-			flag: "autotune-log-file", variable: "HOROVOD_AUTOTUNE_LOG", section: "autotune", key: "log_file", arg: "FILE",
-			help: "Where the trials are written, with --autotune.",
+			name: "autotune-log-file", arg: "FILE",
+			help:   "Where the trials are written, with --autotune.",
+			tuning: &tuning{variable: "HOROVOD_AUTOTUNE_LOG", section: autotune, key: "log_file"},
 		},
 		{
-			flag: "autotune-warmup-samples", variable: "HOROVOD_AUTOTUNE_WARMUP_SAMPLES", form: envInt, section: "autotune",
-			key: "warmup_samples", bounded: true, arg: "N", help: "Samples that are dropped at first, with --autotune.",
+			name: "autotune-warmup-samples", kind: kindInt, arg: "N",
+			help:   "Samples that are dropped at first, with --autotune.",
+			tuning: &tuning{variable: "HOROVOD_AUTOTUNE_WARMUP_SAMPLES", section: autotune, key: "warmup_samples", bounded: true},
 		},
 		{
-			flag: "autotune-steps-per-sample", variable: "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", form: envInt, section: "autotune",
-			key: "steps_per_sample", bounded: true, arg: "N", help: "Steps of a sample, with --autotune.",
+			name: "autotune-steps-per-sample", kind: kindInt, arg: "N",
+			help:   "Steps of a sample, with --autotune.",
+			tuning: &tuning{variable: "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", section: autotune, key: "steps_per_sample", bounded: true},
 		},
 		{
-			flag: "autotune-bayes-opt-max-samples", variable: "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", form: envInt, section: "autotune",
-			key: "bayes_opt_max_samples", bounded: true, arg: "N", help: "Most samples of each optimization, with --autotune.",
+			name: "autotune-bayes-opt-max-samples", kind: kindInt, arg: "N",
+			help:   "Most samples of each optimization, with --autotune.",
+			tuning: &tuning{variable: "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", section: autotune, key: "bayes_opt_max_samples", bounded: true},
 		},
 		{
-			flag: "autotune-gaussian-process-noise", variable: "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", form: envFloat, section: "autotune",
-			key: "gaussian_process_noise", arg: "X", help: "Noise of the samples, from 0 to 1, with --autotune.",
-		},
-
-		{
-			flag: timelineFile, variable: "HOROVOD_TIMELINE", section: "timeline", key: "filename", arg: "FILE",
-			help: "Where the timeline of Horovod's events is written, as JSON.",
-		},
-		{
-			flag: "timeline-mark-cycles", off: "no-timeline-mark-cycles", variable: "HOROVOD_TIMELINE_MARK_CYCLES", form: envSwitch,
-			section: "timeline", key: "mark_cycles", help: "Mark the cycles there, with --timeline-filename.",
+			name: "autotune-gaussian-process-noise", kind: kindFloat, arg: "X",
+			help:   "Noise of the samples, from 0 to 1, with --autotune.",
+			tuning: &tuning{variable: "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", section: autotune, key: "gaussian_process_noise"},
 		},
 
 		{
-			flag: "no-stall-check", off: "stall-check", variable: "HOROVOD_STALL_CHECK_DISABLE", form: envSwitch, section: "stall_check",
-			key: "enabled", inverted: true, help: "Do not warn of workers that others wait for.",
+			name: "timeline-filename", word: &w.timelineFilename, arg: "FILE",
+			help:   "Where the timeline of Horovod's events is written, as JSON.",
+			tuning: &tuning{variable: "HOROVOD_TIMELINE", section: "timeline", key: "filename"},
 		},
 		{
-			flag: "stall-check-warning-time-seconds", variable: "HOROVOD_STALL_CHECK_TIME_SECONDS", form: envInt, section: "stall_check",
-			key: "warning_time_seconds", bounded: true, arg: "S", help: "After how long of waiting Horovod warns. Its default is 60.",
-		},
-		{
-			flag: "stall-check-shutdown-time-seconds", variable: "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", form: envInt, section: "stall_check",
-			key: "shutdown_time_seconds", bounded: true, arg: "S", help: "After how long of waiting it ends the job; 0: never.",
+			name: "timeline-mark-cycles", word: &w.timelineMarkCycles, kind: kindFlag,
+			help:   "Mark the cycles there, with --timeline-filename.",
+			tuning: &tuning{variable: "HOROVOD_TIMELINE_MARK_CYCLES", section: "timeline", key: "mark_cycles", off: "no-timeline-mark-cycles"},
 		},
 
 		{
-			flag: "mpi-threads-disable", off: "no-mpi-threads-disable", variable: "HOROVOD_MPI_THREADS_DISABLE", form: envSwitch,
-			section: "library_options", key: "mpi_threads_disable", help: "Only of use with MPI: no support of threads there.",
+			name: "no-stall-check", kind: kindFlag,
+			help:   "Do not warn of workers that others wait for.",
+			tuning: &tuning{variable: "HOROVOD_STALL_CHECK_DISABLE", section: "stall_check", key: "enabled", inverted: true, off: "stall-check"},
 		},
 		{
-			flag: "num-nccl-streams", variable: "HOROVOD_NUM_NCCL_STREAMS", form: envInt, section: "library_options", key: "num_nccl_streams",
-			bounded: true, arg: "N", help: "Streams of NCCL.",
-		},
-		{flag: "tcp", variable: "NCCL_IB_DISABLE", form: envSwitch, help: "Use TCP only: NCCL_IB_DISABLE=1."},
-		{
-			flag: "thread-affinity", variable: "HOROVOD_THREAD_AFFINITY", form: envInt, section: "library_options", key: "thread_affinity",
-			bounded: true, arg: "N", help: "CPU of Horovod's background thread.",
+			name: "stall-check-warning-time-seconds", kind: kindInt, arg: "S",
+			help:   "After how long of waiting Horovod warns. Its default is 60.",
+			tuning: &tuning{variable: "HOROVOD_STALL_CHECK_TIME_SECONDS", section: "stall_check", key: "warning_time_seconds", bounded: true},
 		},
 		{
-			flag: "gloo-timeout-seconds", variable: "HOROVOD_GLOO_TIMEOUT_SECONDS", form: envInt, section: "library_options",
-			key: "gloo_timeout_seconds", bounded: true, arg: "S", help: "How long gloo waits for a worker. Horovod's default is 30.",
+			name: "stall-check-shutdown-time-seconds", kind: kindInt, arg: "S",
+			help:   "After how long of waiting it ends the job; 0: never.",
+			tuning: &tuning{variable: "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", section: "stall_check", key: "shutdown_time_seconds", bounded: true},
 		},
 
 		{
-			flag: "log-level", variable: "HOROVOD_LOG_LEVEL", section: "logging", key: "level", arg: "LEVEL",
-			help: "What Horovod itself says.",
+			name: "mpi-threads-disable", kind: kindFlag,
+			help:   "Only of use with MPI: no support of threads there.",
+			tuning: &tuning{variable: "HOROVOD_MPI_THREADS_DISABLE", section: "library_options", key: "mpi_threads_disable", off: "no-mpi-threads-disable"},
 		},
 		{
-			flag: "log-without-timestamp", off: "log-with-timestamp", variable: "HOROVOD_LOG_HIDE_TIME", form: envSwitch, section: "logging",
-			key: "with_timestamp", inverted: true, help: "Leave the time out of what Horovod itself says.",
+			name: "num-nccl-streams", kind: kindInt, arg: "N",
+			help:   "Streams of NCCL.",
+			tuning: &tuning{variable: "HOROVOD_NUM_NCCL_STREAMS", section: "library_options", key: "num_nccl_streams", bounded: true},
+		},
+		{
+			name: "tcp", kind: kindFlag,
+			help:   "Use TCP only: NCCL_IB_DISABLE=1.",
+			tuning: &tuning{variable: "NCCL_IB_DISABLE"},
+		},
+		{
+			name: "thread-affinity", kind: kindInt, arg: "N",
+			help:   "CPU of Horovod's background thread.",
+			tuning: &tuning{variable: "HOROVOD_THREAD_AFFINITY", section: "library_options", key: "thread_affinity", bounded: true},
+		},
+		{
+			name: "gloo-timeout-seconds", word: &w.glooTimeoutSeconds, kind: kindInt, arg: "S",
+			help:   "How long gloo waits for a worker. Horovod's default is 30.",
+			tuning: &tuning{variable: "HOROVOD_GLOO_TIMEOUT_SECONDS", section: "library_options", key: "gloo_timeout_seconds", bounded: true},
+		},
+
+		{
+			name: "log-level", arg: "LEVEL", choices: []string{"TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL"},
+			help:   "What Horovod itself says.",
+			tuning: &tuning{variable: "HOROVOD_LOG_LEVEL", section: "logging", key: "level"},
+		},
+		{
+			name: "log-without-timestamp", word: &w.logWithoutTimestamp, kind: kindFlag,
+			help:   "Leave the time out of what Horovod itself says.",
+			tuning: &tuning{variable: "HOROVOD_LOG_HIDE_TIME", section: "logging", key: "with_timestamp", inverted: true, off: "log-with-timestamp", offWord: &w.logWithTimestamp, old: &w.logHideTimestamp, oldOff: &w.noLogHideTimestamp},
 		},
 	}
 }
-
-const (
-	autotune     = "autotune"
-	timelineFile = "timeline-filename"
-)
 
 // exclusive are groups of options of which at most one may be given, beside those that say the opposite of each other.
-func exclusive() [][]string {
-	return [][]string{
-		{"hosts", "hostfile", "host-discovery-script", "discovery-hostfile", "discovery-dns"},
-		{"gloo", "mpi", "jsrun"},
-		{"log-with-timestamp", "log-without-timestamp", "prefix-output-with-timestamp", "log-hide-timestamp", "no-log-hide-timestamp"},
+func (w *horovodWords) exclusive() [][]value {
+	return [][]value{
+		{w.hosts, w.hostfile, w.hostDiscoveryScript, w.discoveryHostfile, w.discoveryDNS},
+		{w.gloo, w.mpi, w.jsrun},
+		{w.logWithTimestamp, w.logWithoutTimestamp, w.prefixOutputWithTimestamp, w.logHideTimestamp, w.noLogHideTimestamp},
 	}
 }
 
-func horovodParser() *parser {
+// horovodWords are the values of those of horovodrun's options that are read by name.
+type horovodWords struct {
+	numProc, hosts, hostfile, sshPort, sshIdentityFile, startTimeout, networkInterfaces, networkInterface,
+	disableCache, minNp, maxNp, hostDiscoveryScript, discoveryHostfile, discoveryDNS, slotsPerHost,
+	elasticTimeout, resetLimit, blacklistCooldownRange, logHideTimestamp, noLogHideTimestamp, configFile, gloo,
+	mpi, jsrun, mpiArgs, bindingArgs, outputFilename, prefixOutputWithTimestamp, verbose, autotune,
+	timelineFilename, timelineMarkCycles, glooTimeoutSeconds, logWithoutTimestamp, logWithTimestamp value
+}
+
+func horovodParser(w *horovodWords) *parser {
 	p := &parser{
-		prog: horovodRun, script: "command", options: horovodOptions(), dashes: true, remainder: true, prefixes: []string{horovodPrefix},
+		prog: horovodRun, script: "command", options: horovodOptions(w), dashes: true, remainder: true, prefixes: []string{horovodPrefix},
 	}
 	p.help = func() string { return p.helpText(horovodAbout) }
 	return p
 }
 
-func horovodOptions() []option {
+// horovodOptions are those of horovodrun, and some of muster's own.
+func horovodOptions(w *horovodWords) []option {
 	options := []option{
 		{
-			name: "num-proc", extra: []string{"-np"}, kind: kindInt, noDefault: true, arg: "N", group: groupHorovodHosts,
+			name: "num-proc", word: &w.numProc, extra: []string{"-np"}, kind: kindInt, noDefault: true, arg: "N", group: groupHorovodHosts,
 			help: "Number of workers; of an elastic job, slots that there must be before it begins. Needed.",
 		},
 		{
-			name: "hosts", short: "H", noDefault: true, arg: "HOST:SLOTS,...", group: groupHorovodHosts,
+			name: "hosts", word: &w.hosts, short: "H", noDefault: true, arg: "HOST:SLOTS,...", group: groupHorovodHosts,
 			help: "Hosts and how many workers each takes. Default: localhost with all workers.",
 		},
 		{
-			name: "hostfile", extra: []string{"-hostfile"}, noDefault: true, arg: "FILE", group: groupHorovodHosts,
+			name: "hostfile", word: &w.hostfile, extra: []string{"-hostfile"}, noDefault: true, arg: "FILE", group: groupHorovodHosts,
 			help: "File of hosts, one a line: HOST slots=N, HOST:N or HOST.",
 		},
 		{
-			name: "ssh-port", short: "p", kind: kindInt, noDefault: true, arg: "N", group: groupHorovodHosts,
+			name: "ssh-port", word: &w.sshPort, short: "p", kind: kindInt, noDefault: true, arg: "N", group: groupHorovodHosts,
 			help: "Port of sshd on all hosts.",
 		},
-		{name: "ssh-identity-file", short: "i", noDefault: true, arg: "FILE", group: groupHorovodHosts, help: "Private key for ssh."},
+		{name: "ssh-identity-file", word: &w.sshIdentityFile, short: "i", noDefault: true, arg: "FILE", group: groupHorovodHosts, help: "Private key for ssh."},
 		{
-			name: "start-timeout", kind: kindInt, def: "30", variables: true, arg: "S", group: groupHorovodHosts,
+			name: "start-timeout", word: &w.startTimeout, kind: kindInt, def: "30", variables: true, arg: "S", group: groupHorovodHosts,
 			help: "How long hosts that are not up yet are waited for, in seconds.",
 		},
 		{
-			name: "network-interfaces", noDefault: true, separator: ",", arg: "A,B", group: groupHorovodHosts,
+			name: "network-interfaces", word: &w.networkInterfaces, noDefault: true, separator: ",", arg: "A,B", group: groupHorovodHosts,
 			help: "Network interfaces for the workers; the first is gloo's. Default: on each host the one by which the others are reached.",
 		},
-		{name: "network-interface", noDefault: true, separator: ",", arg: "A", group: groupHorovodHosts, help: "The same, one at a time."},
+		{name: "network-interface", word: &w.networkInterface, noDefault: true, separator: ",", arg: "A", group: groupHorovodHosts, help: "The same, one at a time."},
 		{
-			name: "disable-cache", kind: kindFlag, group: groupHorovodHosts,
+			name: "disable-cache", word: &w.disableCache, kind: kindFlag, group: groupHorovodHosts,
 			help: "No effect: muster keeps no results of checks from one job to the next.",
 		},
 
 		{
-			name: "min-np", extra: []string{"--min-num-proc"}, kind: kindInt, noDefault: true, arg: "N", group: groupElastic,
+			name: "min-np", word: &w.minNp, extra: []string{"--min-num-proc"}, kind: kindInt, noDefault: true, arg: "N", group: groupElastic,
 			help: "Fewest workers: with fewer slots the job waits. Makes the job elastic. Default: -np.",
 		},
 		{
-			name: "max-np", extra: []string{"--max-num-proc"}, kind: kindInt, noDefault: true, arg: "N", group: groupElastic,
+			name: "max-np", word: &w.maxNp, extra: []string{"--max-num-proc"}, kind: kindInt, noDefault: true, arg: "N", group: groupElastic,
 			help: "Most workers. Default: as many as there are slots.",
 		},
 		{
-			name: "host-discovery-script", noDefault: true, arg: "COMMAND", group: groupElastic,
+			name: "host-discovery-script", word: &w.hostDiscoveryScript, noDefault: true, arg: "COMMAND", group: groupElastic,
 			help: "Command that prints the hosts there are now, one a line: HOST:SLOTS, or HOST with --slots-per-host. Makes the job elastic.",
 		},
 		{
-			name: "discovery-hostfile", noDefault: true, arg: "FILE", group: groupElastic,
+			name: "discovery-hostfile", word: &w.discoveryHostfile, noDefault: true, arg: "FILE", group: groupElastic,
 			help: "Hostfile that is read again and again in place of a script. muster's own.",
 		},
 		{
-			name: "discovery-dns", noDefault: true, arg: "NAME", group: groupElastic,
+			name: "discovery-dns", word: &w.discoveryDNS, noDefault: true, arg: "NAME", group: groupElastic,
 			help: "Name whose addresses are the hosts, such as a headless service, in place of a script. muster's own.",
 		},
 		{
-			name: "slots-per-host", kind: kindInt, noDefault: true, arg: "N", group: groupElastic,
+			name: "slots-per-host", word: &w.slotsPerHost, kind: kindInt, noDefault: true, arg: "N", group: groupElastic,
 			help: "Slots of hosts for which the discovery says none.",
 		},
 		{
-			name: "elastic-timeout", kind: kindInt, def: "600", variables: true, arg: "S", group: groupElastic,
+			name: "elastic-timeout", word: &w.elasticTimeout, kind: kindInt, def: "600", variables: true, arg: "S", group: groupElastic,
 			help: "How long the job waits for enough slots, in seconds.",
 		},
 		{
-			name: "reset-limit", kind: kindInt, noDefault: true, arg: "N", group: groupElastic,
+			name: "reset-limit", word: &w.resetLimit, kind: kindInt, noDefault: true, arg: "N", group: groupElastic,
 			help: "How often the set of workers may change. Default: any number.",
 		},
 		{
-			name: "blacklist-cooldown-range", kind: kindTwo, noDefault: true, arg: "MIN MAX", group: groupElastic,
+			name: "blacklist-cooldown-range", word: &w.blacklistCooldownRange, kind: kindTwo, noDefault: true, arg: "MIN MAX", group: groupElastic,
 			help: "How long a host is not used after a worker failed there, in seconds: MIN at first, doubled each time up to MAX. 0 0: for ever, which is horovodrun's default; muster's is 10 300.",
 		},
 	}
-	for _, e := range envFlags() {
-		o := option{name: e.flag, noDefault: true, arg: e.arg, help: e.help, group: groupTuning}
-		switch e.form {
-		case envInt, envMiB:
-			o.kind = kindInt
-		case envFloat:
-			o.kind = kindFloat
-		case envSwitch:
-			o.kind, o.noDefault = kindFlag, false
-		case envText:
-		}
-		if strings.HasPrefix(e.flag, autotune+"-") || strings.HasPrefix(e.flag, "timeline-mark") {
+	for _, o := range tuningOptions(w) {
+		t := o.tuning
+		o.group, o.noDefault = groupTuning, o.kind != kindFlag
+		if t.section == autotune && o.word != &w.autotune || o.word == &w.timelineMarkCycles {
 			o.moot = "horovodrun, too, reads it with --autotune or --timeline-filename only"
 		}
-		if e.flag == "log-level" {
-			o.choices = []string{"TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL"}
-		}
 		options = append(options, o)
-		if e.off != "" {
-			options = append(options, option{
-				name: e.off, kind: kindFlag, group: groupTuning,
-				moot: "it is off where nothing is said, or the opposite is told to the workers", help: "The opposite of --" + e.flag + ".",
-			})
+		if t.off == "" {
+			continue
 		}
+		if t.offWord == nil {
+			t.offWord = new(value)
+		}
+		options = append(options, option{
+			name: t.off, word: t.offWord, kind: kindFlag, group: groupTuning,
+			moot: "it is off where nothing is said, or the opposite is told to the workers", help: "The opposite of --" + o.name + ".",
+		})
 	}
 	return append(options, []option{
-		{name: "log-hide-timestamp", kind: kindFlag, group: groupTuning, help: "Old name of --log-without-timestamp."},
-		{name: "no-log-hide-timestamp", kind: kindFlag, group: groupTuning, help: "Old name of --log-with-timestamp."},
+		{name: "log-hide-timestamp", word: &w.logHideTimestamp, kind: kindFlag, group: groupTuning, help: "Old name of --log-without-timestamp."},
+		{name: "no-log-hide-timestamp", word: &w.noLogHideTimestamp, kind: kindFlag, group: groupTuning, help: "Old name of --log-with-timestamp."},
 		{
-			name: "config-file", noDefault: true, arg: "FILE", group: groupTuning,
+			name: "config-file", word: &w.configFile, noDefault: true, arg: "FILE", group: groupTuning,
 			help: "YAML file with these values in sections. Flags win over it.",
 		},
 
 		{
-			name: "gloo", kind: kindFlag, group: groupController, moot: "this is so already",
+			name: "gloo", word: &w.gloo, kind: kindFlag, group: groupController, moot: "this is so already",
 			help: "Workers find each other by gloo, which is the default of muster.",
 		},
 		{
-			name: "mpi", kind: kindFlag, group: groupController,
+			name: "mpi", word: &w.mpi, kind: kindFlag, group: groupController,
 			help: "Refused: start the job by mpirun instead, with muster run in front of the program.",
 		},
-		{name: "jsrun", kind: kindFlag, group: groupController, help: "Refused, as --mpi."},
-		{name: "mpi-args", noDefault: true, arg: "ARGS", group: groupController, help: "No effect: there is no mpirun."},
-		{name: "binding-args", noDefault: true, arg: "ARGS", group: groupController, help: "No effect: there is no mpirun."},
+		{name: "jsrun", word: &w.jsrun, kind: kindFlag, group: groupController, help: "Refused, as --mpi."},
+		{name: "mpi-args", word: &w.mpiArgs, noDefault: true, arg: "ARGS", group: groupController, help: "No effect: there is no mpirun."},
+		{name: "binding-args", word: &w.bindingArgs, noDefault: true, arg: "ARGS", group: groupController, help: "No effect: there is no mpirun."},
 
 		{
-			name: "output-filename", noDefault: true, arg: "DIR", group: groupLogs,
+			name: "output-filename", word: &w.outputFilename, noDefault: true, arg: "DIR", group: groupLogs,
 			help: "Write each worker's output to DIR/rank.N/stdout and stderr as well.",
 		},
 		{
-			name: "prefix-output-with-timestamp", extra: []string{"-prefix-timestamp"}, kind: kindFlag, group: groupLogs,
+			name: "prefix-output-with-timestamp", word: &w.prefixOutputWithTimestamp, extra: []string{"-prefix-timestamp"}, kind: kindFlag, group: groupLogs,
 			help: "Begin each line of the workers with the time.",
 		},
-		{name: "verbose", kind: kindFlag, group: groupOther, help: "Say more of what is done."},
+		{name: "verbose", word: &w.verbose, kind: kindFlag, group: groupOther, help: "Say more of what is done."},
 		{
 			name: "check-build", extra: []string{"-cb"}, kind: kindHelp, group: groupOther, text: func() string { return horovodBuild },
 			help: "Print what can be run and exit.",

@@ -266,46 +266,46 @@ func withNodes(words *ownWords, j *job.Job) *ownWords {
 
 // hosts is place and settle for a job whose nodes muster itself starts.
 func (t *torchrunJob) hosts(inv Invocation, words *ownWords) {
-	job, m, v := t.job, &t.job.Meeting, t.in.values
+	job, m, v := t.job, &t.job.Meeting, t.w
 	f := fleet{exact: true}
 	if f.list, f.from = readHosts(&t.req, inv, words, &t.wrong); f.list == nil {
 		return
 	}
-	if v["standalone"].on {
-		t.refuse("standalone", errors.New("it is one node by itself, and hosts are named"))
+	if v.standalone.on {
+		t.refuse(&t.w.standalone, errors.New("it is one node by itself, and hosts are named"))
 		return
 	}
-	if word := t.given("nnodes"); v["nnodes"].explicit() {
+	if word := t.w.nnodes; v.nnodes.explicit() {
 		f.nnodes = &word
 	}
-	if word := t.given("nproc-per-node"); v["nproc_per_node"].explicit() {
+	if word := t.w.nprocPerNode; v.nprocPerNode.explicit() {
 		f.procs = &word
 	}
-	voidWithHosts(&t.req, t.given("node-rank"), whyNodeRank, &t.wrong)
-	voidWithHosts(&t.req, t.given("local-addr"), whyLocalAddr, &t.wrong)
+	voidWithHosts(&t.req, t.w.nodeRank, whyNodeRank, &t.wrong)
+	voidWithHosts(&t.req, t.w.localAddr, whyLocalAddr, &t.wrong)
 	m.NodeRank, m.Prefers, m.LocalAddr, m.Host, m.Port = -1, 0, "", "", 0
 	checkIsHost(m, &t.wrong)
 	elastic := f.settle(&t.req, words, &t.wrong)
-	endpoint := v["rdzv_endpoint"]
-	switch backend := v["rdzv_backend"]; {
+	endpoint := v.rdzvEndpoint
+	switch backend := v.rdzvBackend; {
 	case m.Backend == backendEtcd, endpoint.text != "" && (m.Backend == backendC10d || m.Backend == backendMuster):
 		t.place()
 	case m.Backend == backendC10d, m.Backend == backendMuster, elastic && !backend.explicit():
 		m.Backend = backendMuster
-	case endpoint.text == "" && !v["master_addr"].explicit() && v["master_port"].none:
+	case endpoint.text == "" && !v.masterAddr.explicit() && v.masterPort.none:
 		if m.Backend = backendStatic; job.Nodes.Max == 1 {
 			m.Backend = backendStandalone
 		}
 	default:
-		host, port, flag, err := t.staticAddress(endpoint.text)
-		t.refuse(flag, err)
+		host, port, word, err := t.staticAddress(endpoint.text)
+		t.refuse(word, err)
 		m.Backend, m.Host, m.Port = backendStatic, host, max(port, 0)
-		if endpoint.text == "" && !v["master_addr"].explicit() {
+		if endpoint.text == "" && !v.masterAddr.explicit() {
 			m.Host = "" // the first host's
 		}
 	}
 	if job.RunID == "" && job.Nodes.Max > 1 {
-		job.RunID = v["rdzv_id"].text // torchrun's own, which several nodes had need of
+		job.RunID = v.rdzvID.text // torchrun's own, which several nodes had need of
 	}
 	all := withNodes(words, job)
 	if f.nnodes != nil {

@@ -77,7 +77,7 @@ func nodeSettings(w *ownWords) []option {
 			set:  func(r *Request, text string) error { return setCount(&r.Job.Meeting.Spares, text) },
 		},
 		{
-			name: "node-unit", word: &w.NodeUnit, kind: kindInt, arg: "N", def: "1", group: groupNodes, anywhere: true, use: use{byAgents, severalNodes},
+			name: "node-unit", word: &w.NodeUnit, dlrover: true, kind: kindInt, arg: "N", def: "1", group: groupNodes, anywhere: true, use: use{byAgents, severalNodes},
 			help: "Let only a multiple of N nodes train; the rest waits.",
 			set: func(r *Request, text string) error {
 				if err := setCount(&r.Job.Meeting.NodeUnit, text); err != nil || r.Job.Meeting.NodeUnit == 0 {

@@ -69,6 +69,9 @@ type option struct {
 	// missed: then there is a warning.
 	moot string
 
+	// tuning says how one of horovodrun's becomes a variable of the workers, nil where it does not.
+	tuning *tuning
+
 	// set is how one of muster's own settings changes a request.
 	set func(r *Request, text string) error
 	// anywhere makes the setting count in every dialect, as a variable or in front of the dialect's name. The others
@@ -82,6 +85,9 @@ type option struct {
 	driven string
 	// inside says what becomes of it in a muster run of a job file's pod, where it does not count here.
 	inside string
+	// dlrover says that it is a flag of dlrover-run's own command line, too; switchbox-check and what belongs to it only in
+	// MetaX's guide.
+	dlrover bool
 	// use says in which jobs something reads the setting.
 	use use
 	// insists says that giving the default asks for something, too.

@@ -75,9 +75,9 @@ func unknownFlag(name string, known []string, help string) error {
 
 // onlyOfRun reports whether a flag is muster run's, and neither torchrun's nor one that stands in front of other names.
 func onlyOfRun(flag string) bool {
-	torchrun := torchrunParser("torchrun")
 	return slices.ContainsFunc(settings(), func(s *option) bool {
-		return "--"+s.name == flag && !s.anywhere && !s.lent && !torchrun.has(s.name) && !torchrun.has(strings.ReplaceAll(s.name, "-", "_"))
+		return "--"+s.name == flag && !s.anywhere && !s.lent &&
+			!slices.ContainsFunc(torchrunRows(), func(o option) bool { return o.name == s.name })
 	})
 }
 

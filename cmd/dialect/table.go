@@ -31,10 +31,16 @@ func table() []row {
 			func(string) *pflag.FlagSet { return parser().flagSet() },
 		}
 	}
-	torchrun := func() *parser { return torchrunParser("torchrun") }
+	torchrun := func() *parser { return torchrunParser("torchrun", new(torchrunWords)) }
+	launch := func() *parser { return launchParser(new(torchrunWords)) }
+	colossal := func() *parser { return colossalParser(new(colossalWords)) }
+	deepspeed := func() *parser { return deepSpeedParser(new(deepSpeedWords)) }
+	horovodrun := func() *parser { return horovodParser(new(horovodWords)) }
+	accelerate := func() *parser { return accelerateParser(new(accelerateWords)) }
+	dlrover := func() *parser { return dlroverParser(new(dlroverWords)) }
 	return []row{
-		parsed(dlroverRun, "Launch as DLRover's dlrover-run does", DLRover, dlroverParser),
-		parsed(horovodRun, "Launch as Horovod's horovodrun does", Horovodrun, horovodParser),
+		parsed(dlroverRun, "Launch as DLRover's dlrover-run does", DLRover, dlrover),
+		parsed(horovodRun, "Launch as Horovod's horovodrun does", Horovodrun, horovodrun),
 		{mpiexec, "Launch as mpirun does, under its other name", MPIRun, mpirunHelp, mpiEntries, mpirunFlags},
 		{mpirun, "Launch as mpirun does in simple cases", MPIRun, mpirunHelp, mpiEntries, mpirunFlags},
 		{
@@ -42,15 +48,15 @@ func table() []row {
 			func() []entry { return nativeEntries(settings(), true) },
 			func(string) *pflag.FlagSet { return nativeFlags(settings()) },
 		},
-		parsed("torch.distributed.launch", "Launch as python -m torch.distributed.launch does", TorchLaunch, launchParser),
+		parsed("torch.distributed.launch", "Launch as python -m torch.distributed.launch does", TorchLaunch, launch),
 		parsed("torch.distributed.run", "Launch as python -m torch.distributed.run does", Torchrun, torchrun),
 		parsed("torchrun", "Launch as torchrun does", Torchrun, torchrun),
-		parsed(accelerateProg, "Launch as accelerate launch does", Accelerate, accelerateParser),
-		parsed(accelerateLaunch, "Launch as accelerate-launch does", AccelerateLaunch, accelerateParser),
-		parsed(accelerateModule, "Launch as python -m accelerate.commands.launch does", AccelerateLaunch, accelerateParser),
-		parsed(colossalAI, "Launch as Colossal-AI's colossalai run does (muster colossalai run …)", ColossalAI, colossalParser),
-		parsed(colossalRun, "Launch as Colossal-AI's colossalai run does", ColossalRun, colossalParser),
-		parsed(deepSpeed, "Launch as DeepSpeed's deepspeed does", DeepSpeed, deepSpeedParser),
+		parsed(accelerateProg, "Launch as accelerate launch does", Accelerate, accelerate),
+		parsed(accelerateLaunch, "Launch as accelerate-launch does", AccelerateLaunch, accelerate),
+		parsed(accelerateModule, "Launch as python -m accelerate.commands.launch does", AccelerateLaunch, accelerate),
+		parsed(colossalAI, "Launch as Colossal-AI's colossalai run does (muster colossalai run …)", ColossalAI, colossal),
+		parsed(colossalRun, "Launch as Colossal-AI's colossalai run does", ColossalRun, colossal),
+		parsed(deepSpeed, "Launch as DeepSpeed's deepspeed does", DeepSpeed, deepspeed),
 	}
 }
 

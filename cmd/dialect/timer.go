@@ -20,19 +20,19 @@ const (
 )
 
 // timerHabits has xpu_timer's variables stand for muster's settings, where it is told to look for hangs.
-func (t *torchrunJob) timerHabits() {
-	h := &t.job.Hang
-	timerWords(t.env, t.habits)
-	if !t.habits.HangTimeout.given {
+func (d *dlroverJob) timerHabits() {
+	h := &d.job.Hang
+	timerWords(d.env, d.habits)
+	if !d.habits.HangTimeout.given {
 		return
 	}
-	n, err := strconv.ParseInt(t.env[timerTimeout], 10, 32)
+	n, err := strconv.ParseInt(d.env[timerTimeout], 10, 32)
 	if err != nil || n < 0 {
-		t.wrong.add(fmt.Errorf("cannot use %s=%q: give a number of seconds, 0 for no time-out", timerTimeout, t.env[timerTimeout]))
+		d.wrong.add(fmt.Errorf("cannot use %s=%q: give a number of seconds, 0 for no time-out", timerTimeout, d.env[timerTimeout]))
 		return
 	}
-	h.Timeout, h.Dir = time.Duration(n)*time.Second, t.habits.HangDir.text
-	if t.habits.OnHang.given {
+	h.Timeout, h.Dir = time.Duration(n)*time.Second, d.habits.HangDir.text
+	if d.habits.OnHang.given {
 		h.Action = job.HangFail
 	}
 }

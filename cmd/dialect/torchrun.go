@@ -1,12 +1,12 @@
 package dialect
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -28,12 +28,13 @@ const (
 
 // Torchrun reads a command line of torchrun, or of python -m torch.distributed.run, as PyTorch 2.15.0 does.
 func Torchrun(inv Invocation) (Request, error) {
-	return torchrun(inv, torchrunParser("torchrun"), nil)
+	w := new(torchrunWords)
+	return torchrun(inv, torchrunParser("torchrun", w), w, nil)
 }
 
-func torchrunParser(prog string) *parser {
+func torchrunParser(prog string, w *torchrunWords) *parser {
 	p := &parser{
-		prog: prog, script: "training_script", options: torchrunOptions(),
+		prog: prog, script: "training_script", options: torchrunOptions(w),
 		prefixes: []string{ownPrefix, petPrefix},
 	}
 	p.help = func() string { return p.helpText(torchrunAbout) }
@@ -46,12 +47,13 @@ type torchrunJob struct {
 	env    environ
 	parser *parser
 	in     *parsed
+	w      *torchrunWords
 	own    Own
 	ports  []int // where the workers' store may listen
 	// levelFrom is the variable that says what is logged.
 	levelFrom string
 	// names are what the launcher calls flags of torchrun, where that is something else.
-	names map[string]string
+	names map[*value]string
 	// last, where there is one, changes what the job has become through torchrun's flags.
 	last   func(*job.Job)
 	master job.DLRoverMaster // the zero value but in DLRover's launcher
@@ -63,36 +65,36 @@ type torchrunJob struct {
 
 // torchrun reads a command line of torchrun, or of a launcher that adds to its flags. adapt, where there is one, puts
 // what that launcher has beyond torchrun into torchrun's terms.
-func torchrun(inv Invocation, p *parser, adapt func(*torchrunJob)) (Request, error) {
+func torchrun(inv Invocation, p *parser, w *torchrunWords, adapt func(*torchrunJob)) (Request, error) {
 	env := newEnviron(inv.Environ)
 	in, err := p.parse(inv.Args, env)
 	if err != nil {
 		return Request{JSON: inv.Own.json(env)}, err
 	}
-	return torchrunOf(inv, p, in, adapt)
+	return torchrunOf(inv, p, in, w, adapt)
 }
 
 // torchrunOf makes the job of a command line that was read.
-func torchrunOf(inv Invocation, p *parser, in *parsed, adapt func(*torchrunJob)) (Request, error) {
+func torchrunOf(inv Invocation, p *parser, in *parsed, w *torchrunWords, adapt func(*torchrunJob)) (Request, error) {
 	env := newEnviron(inv.Environ)
-	t := &torchrunJob{env: env, parser: p, in: in, own: inv.Own, levelFrom: logLevel, habits: newOwnWords()}
+	t := &torchrunJob{env: env, parser: p, in: in, w: w, own: inv.Own, levelFrom: logLevel, habits: newOwnWords()}
 	t.req.Job = job.Job{
 		Dialect: p.prog, Restart: defaultRestart(), Stop: job.StopRules{Grace: defaultGrace},
 		Warm:         job.WarmRules{Wait: defaultWarmWait},
 		See:          job.SeeRules{Keep: defaultKeepRuns},
-		InheritStdin: true, VirtualLocalRank: in.values["virtual_local_rank"].on, Environ: inv.Environ,
+		InheritStdin: true, VirtualLocalRank: w.virtualLocalRank.on, Environ: inv.Environ,
 		Sources: job.Sources{},
 	}
 	t.job = &t.req.Job
 	if adapt != nil {
 		adapt(t)
 	}
-	t.job.Role = in.values["role"].text
+	t.job.Role = w.role.text
 	watchdog(t.job, env)
 	t.unsupported()
 	t.nodes()
 	t.backend()
-	applyConf(t.job, t.given("rdzv-conf"), t.habits, &t.wrong)
+	applyConf(t.job, t.w.rdzvConf, t.habits, &t.wrong)
 	t.command(inv.Argv0)
 	t.exits()
 	t.logs()
@@ -101,11 +103,11 @@ func torchrunOf(inv Invocation, p *parser, in *parsed, adapt func(*torchrunJob))
 	req.LogLevel = t.logLevel()
 	for i := range p.options {
 		o := &p.options[i]
-		v := in.values[o.dest()]
+		v := *o.word
 		if o.kind == kindHelp || o.kind == kindPrint || o.own || (o.foreign || o.rare) && !v.explicit() {
 			continue
 		}
-		req.Settings = append(req.Settings, Setting{Flag: o.name, Value: v.shown(o.kind), Source: v.source})
+		req.Settings = append(req.Settings, Setting{Flag: o.name, Value: v.shown(), Source: v.source})
 	}
 	t.equivalents()
 	words := t.own.apply(req, inv, env, p, t.habits, &t.wrong)
@@ -135,8 +137,8 @@ func (t *torchrunJob) ownVariables(words *ownWords) {
 		if t.env[name] == "" || !slices.Contains(t.parser.prefixesOf(o), ownPrefix) {
 			continue
 		}
-		source := t.in.values[o.dest()].source
-		if o.name == "start-method" && !t.in.values["run_path"].on {
+		source := o.word.source
+		if o.word == &t.w.startMethod && !t.w.runPath.on {
 			idle = append(idle, name)
 			continue
 		}
@@ -157,12 +159,12 @@ func (t *torchrunJob) ownVariables(words *ownWords) {
 func (t *torchrunJob) equivalents() {
 	all := t.habits
 	all.Stdin.say("inherit", job.Source{})
-	all.Grace.say(t.job.Stop.Grace.String(), t.in.values["shutdown_timeout"].source)
+	all.Grace.say(t.job.Stop.Grace.String(), t.w.shutdownTimeout.source)
 	if backend := t.job.Meeting.Backend; !all.JoinTimeout.given && (backend == backendStatic || backend == backendEtcd) {
 		all.JoinTimeout.say("900s", job.Source{})
 	}
 	all.RunID.say(t.job.RunID, job.Source{})
-	if id := t.in.values["rdzv_id"]; id.explicit() && id.text == t.job.RunID {
+	if id := t.w.rdzvID; id.explicit() && id.text == t.job.RunID {
 		all.RunID.say(id.text, id.source)
 	}
 	all.LogLevel.say(t.req.LogLevel, job.Source{})
@@ -171,28 +173,26 @@ func (t *torchrunJob) equivalents() {
 	}
 }
 
-// shown is the value as --dry-run shows it.
-func (v value) shown(k kind) string {
-	if k == kindFlag {
-		return strconv.FormatBool(v.on)
-	}
-	return v.text
-}
-
-// given is the word of a flag and where it stood.
-func (t *torchrunJob) given(flag string) value {
-	v := t.in.values[strings.ReplaceAll(flag, "-", "_")]
-	return value{option: &option{name: flag}, text: v.text, source: v.source}
-}
-
 // refuse adds a problem with the value of a flag, naming where the value came from.
-func (t *torchrunJob) refuse(flag string, err error) {
+func (t *torchrunJob) refuse(word *value, err error) {
 	if err != nil {
-		name := flag
-		if theirs, ok := t.names[flag]; ok {
-			name = theirs
+		name := cmp.Or(t.names[word], word.option.name)
+		t.wrong.add(fmt.Errorf("cannot use %s: %w", word.writtenAs(name), err))
+	}
+}
+
+// fill gives an option that is not given otherwise the value of the first of the variables that is set.
+func (t *torchrunJob) fill(word *value, variables ...string) {
+	for _, name := range variables {
+		if word.explicit() || t.env[name] == "" {
+			continue
 		}
-		t.wrong.add(fmt.Errorf("cannot use %s: %w", t.given(flag).writtenAs(name), err))
+		v, err := word.option.convert(t.env[name], job.Source{Kind: job.FromPlatform, Name: name})
+		if err != nil {
+			t.wrong.add(fmt.Errorf("cannot use %s=%s for --%s: %w", name, t.env[name], word.option.name, err))
+			return
+		}
+		*word = v
 	}
 }
 
@@ -202,20 +202,20 @@ func (t *torchrunJob) warn(format string, args ...any) {
 
 // unsupported refuses what this version of muster cannot do and would otherwise have to ignore.
 func (t *torchrunJob) unsupported() {
-	v := t.in.values
-	if !v["logs_specs"].none {
-		t.refuse("logs-specs", errhint.With(errors.New("it names a Python class, and muster loads no Python"),
+	v := t.w
+	if !v.logsSpecs.none {
+		t.refuse(&t.w.logsSpecs, errhint.With(errors.New("it names a Python class, and muster loads no Python"),
 			"--log-dir, --redirects, --tee and --local-ranks-filter arrange the workers' output"))
 	}
-	switch handler := v["event_log_handler"].text; handler {
+	switch handler := v.eventLogHandler.text; handler {
 	case "null", "console":
 		t.job.EventLog = handler
 	case "dynamic_rendezvous": // PyTorch registers it as a handler that drops everything
 		t.job.EventLog = "null"
 	default:
-		t.refuse("event-log-handler", errors.New("choose null or console: handlers registered in Python cannot be loaded by muster"))
+		t.refuse(&t.w.eventLogHandler, errors.New("choose null or console: handlers registered in Python cannot be loaded by muster"))
 	}
-	t.refuse("monitor-interval", positive(v["monitor_interval"].f))
+	t.refuse(&t.w.monitorInterval, positive(v.monitorInterval.f))
 	if t.env[stuckTimeout] != "" {
 		t.warn("%s is not supported yet and has no effect", stuckTimeout)
 	}
@@ -230,25 +230,25 @@ func watchdog(job *job.Job, env environ) {
 }
 
 func (t *torchrunJob) command(argv0 string) {
-	v := t.in.values
+	v := t.w
 	t.job.Warnings = append(t.job.Warnings, behindScript(t.in.args)...)
 	c := job.Command{
 		Kind: job.Script, Name: t.in.script, Args: t.in.args, Interpreters: interpreters(argv0, t.env), Substitute: true,
 	}
 	switch {
-	case v["run_path"].on:
-		c.Kind, c.StartMethod = job.RunPath, v["start_method"].text
-		t.ignored("--run-path", "no-python", "module")
-	case v["no_python"].on:
-		if v["module"].on {
+	case v.runPath.on:
+		c.Kind, c.StartMethod = job.RunPath, v.startMethod.text
+		t.ignored("--run-path", v.noPython, v.module)
+	case v.noPython.on:
+		if v.module.on {
 			t.wrong.add(errors.New("cannot use --no-python and --module together: a module needs Python; leave one of them out"))
 		}
 		c.Kind, c.Interpreters = job.Program, nil
-	case v["module"].on:
+	case v.module.on:
 		c.Kind = job.Module
 	}
-	if use, ok := v["use_env"]; ok && !use.on {
-		if v["no_python"].on {
+	if v.useEnv.option != nil && !v.useEnv.on {
+		if v.noPython.on {
 			t.wrong.add(errors.New("cannot use --no-python without --use-env: a program that is not Python gets its local rank as LOCAL_RANK"))
 		}
 		c.LocalRankFlag = "--local-rank"
@@ -257,7 +257,7 @@ func (t *torchrunJob) command(argv0 string) {
 		t.wrong.add(errors.New("cannot start without a training script: its name is empty"))
 	}
 	t.job.Command = c
-	t.job.Bind.Mode = v["numa_binding"].text
+	t.job.Bind.Mode = v.numaBinding.text
 }
 
 // interpreters returns the candidates for the workers' Python, best first.
@@ -278,27 +278,27 @@ func interpreters(argv0 string, env environ) []string {
 }
 
 func (t *torchrunJob) exits() {
-	v := t.in.values
-	if v["max_restarts"].n < 0 {
-		t.refuse("max-restarts", errors.New("give a number from 0"))
+	v := t.w
+	if v.maxRestarts.n < 0 {
+		t.refuse(&t.w.maxRestarts, errors.New("give a number from 0"))
 	}
-	t.job.Restart.MaxRestarts = v["max_restarts"].n
+	t.job.Restart.MaxRestarts = v.maxRestarts.n
 
-	signals, warnings, err := parseSignals(v["signals_to_handle"].text)
-	t.refuse("signals-to-handle", err)
+	signals, warnings, err := parseSignals(v.signalsToHandle.text)
+	t.refuse(&t.w.signalsToHandle, err)
 	t.job.Stop.Handled = signals
 	t.job.Warnings = append(t.job.Warnings, warnings...)
 
-	grace := v["shutdown_timeout"]
+	grace := v.shutdownTimeout
 	if text, ok := t.env[shutdownTimeout]; ok && grace.none {
 		n, err := pyInt(text)
 		if err != nil || n < 0 || n > maxSeconds {
 			t.wrong.add(fmt.Errorf("cannot use %s=%s: give seconds from 0", shutdownTimeout, text))
 		}
-		grace = value{text: text, n: n, source: job.Source{Kind: job.FromVariable, Name: shutdownTimeout}}
-		t.in.values["shutdown_timeout"] = grace
+		grace = value{option: grace.option, text: text, n: n, source: job.Source{Kind: job.FromVariable, Name: shutdownTimeout}}
+		t.w.shutdownTimeout = grace
 	} else if grace.n < 0 || grace.n > maxSeconds {
-		t.refuse("shutdown-timeout", errors.New("give seconds from 0"))
+		t.refuse(&t.w.shutdownTimeout, errors.New("give seconds from 0"))
 	}
 	if !grace.none {
 		t.job.Stop.Grace = time.Duration(min(max(grace.n, 0), maxSeconds)) * time.Second
@@ -306,22 +306,22 @@ func (t *torchrunJob) exits() {
 }
 
 func (t *torchrunJob) logs() {
-	v := t.in.values
-	logs := job.LogRules{Dir: logDir(v["log_dir"].text), Prefix: v["log_line_prefix_template"].text}
+	v := t.w
+	logs := job.LogRules{Dir: logDir(v.logDir.text), Prefix: v.logLinePrefixTemplate.text}
 	if text := t.env[prefixTemplate]; logs.Prefix == "" && text != "" {
 		logs.Prefix = text
-		t.in.values["log_line_prefix_template"] = value{
+		t.w.logLinePrefixTemplate = value{option: t.w.logLinePrefixTemplate.option,
 			text: text, source: job.Source{Kind: job.FromVariable, Name: prefixTemplate},
 		}
 	}
 	var err error
-	logs.Redirect, err = parseStreams(v["redirects"].text)
-	t.refuse("redirects", err)
-	logs.Tee, err = parseStreams(v["tee"].text)
-	t.refuse("tee", err)
-	logs.Ranks, err = parseRanks(v["local_ranks_filter"].text)
-	t.refuse("local-ranks-filter", err)
-	logs.KeepStdout, logs.KeepStderr = v["duplicate_stdout_filters"].list, v["duplicate_stderr_filters"].list
+	logs.Redirect, err = parseStreams(v.redirects.text)
+	t.refuse(&t.w.redirects, err)
+	logs.Tee, err = parseStreams(v.tee.text)
+	t.refuse(&t.w.tee, err)
+	logs.Ranks, err = parseRanks(v.localRanksFilter.text)
+	t.refuse(&t.w.localRanksFilter, err)
+	logs.KeepStdout, logs.KeepStderr = v.duplicateStdoutFilters.list, v.duplicateStderrFilters.list
 	if len(logs.KeepStdout) > 0 && !shows(logs.Tee, job.Stdout) {
 		t.warn("--duplicate-stdout-filters has no effect without --tee of stdout")
 	}

@@ -351,7 +351,7 @@ func (r *Request) unread(words *ownWords, wrong *problems) {
 func (v value) ofOperators() bool {
 	name, pet := strings.CutPrefix(v.source.Name, petPrefix)
 	return v.source.Kind == job.FromPlatform || v.source.Kind == job.FromVariable && pet &&
-		slices.ContainsFunc(torchrunOptions(), func(o option) bool {
+		slices.ContainsFunc(torchrunRows(), func(o option) bool {
 			return o.variables && variable("", o.name) == name
 		})
 }

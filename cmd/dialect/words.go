@@ -3,6 +3,7 @@ package dialect
 import (
 	"fmt"
 	"reflect"
+	"strconv"
 	"strings"
 
 	"muster/internal/lazyregexp"
@@ -33,6 +34,9 @@ type value struct {
 
 // explicit reports whether the value came from anywhere.
 func (v value) explicit() bool { return v.source.Kind != job.FromDefault }
+
+// fromFlag reports whether it was typed on the command line.
+func (v value) fromFlag() bool { return v.source.Kind == job.FromFlag }
 
 // derived ends the source of a value that was made of a platform's variable and is not in it, such as a port that
 // follows from a job's number.
@@ -85,6 +89,20 @@ func (v value) place() string {
 func (v value) switched() bool {
 	on, err := parseSwitch(v.text)
 	return on && err == nil
+}
+
+// become gives an option another value, whatever it had before.
+func (v *value) become(other value) {
+	other.option = v.option
+	*v = other
+}
+
+// shown is the value as --dry-run shows it.
+func (v value) shown() string {
+	if v.option.kind == kindFlag {
+		return strconv.FormatBool(v.on)
+	}
+	return v.text
 }
 
 // say gives the setting a word, whatever it had before.
