@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -88,7 +89,7 @@ func configWord(key, node *yaml.Node, list []*option) (o *option, text string, e
 		if s.name == flag && s.word == &ownRows().blank.Config {
 			return nil, "", errors.New("a settings file cannot name another one")
 		}
-		if key.Kind == yaml.ScalarNode && (s.name == flag || s.alias != "" && s.alias == flag) {
+		if key.Kind == yaml.ScalarNode && slices.Contains(s.names(), flag) {
 			text, err := s.fromYAML(node)
 			if node.Kind == yaml.ScalarNode && node.Value == s.def { // such as "none" for no limit
 				text, err = s.def, nil
@@ -112,7 +113,7 @@ func configWord(key, node *yaml.Node, list []*option) (o *option, text string, e
 
 func namesFlag(list []*option, flag string) bool {
 	for _, s := range list {
-		if s.name == flag || s.alias != "" && s.alias == flag {
+		if slices.Contains(s.names(), flag) {
 			return true
 		}
 	}

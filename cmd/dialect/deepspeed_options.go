@@ -35,7 +35,7 @@ func deepSpeedOptions(w *deepSpeedWords) []option {
 			help: "Take the first N hosts of the hostfile. Default: all.",
 		},
 		{
-			name: "num-gpus", word: &w.numGPUs, alias: "num_accelerators", kind: kindInt, def: "-1", hideDefault: true, arg: "N", group: groupNamed,
+			name: "num-gpus", word: &w.numGPUs, aliases: []string{"--num_accelerators"}, kind: kindInt, def: "-1", hideDefault: true, arg: "N", group: groupNamed,
 			help: "Workers on each host, with the accelerators from 0 to N-1. Default: one for each slot; without a hostfile one for each accelerator, or for each NUMA node where there is none.",
 		},
 		{

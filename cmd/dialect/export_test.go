@@ -1,6 +1,7 @@
 package dialect
 
 import (
+	"reflect"
 	"slices"
 
 	"go.yaml.in/yaml/v3"
@@ -202,10 +203,12 @@ func DialectOptions() map[string][]DialectOption {
 			all[name] = append(all[name], d)
 		}
 	}
-	for _, o := range mpiOptions() {
+	for _, o := range mpiOptions(new(mpiWords)) {
 		if o.refused == "" {
 			all[mpirun] = append(all[mpirun],
-				DialectOption{Flag: o.names[0], Moot: o.moot != "", Spelling: mpiSpelling(o.names[0]), Words: o.words})
+				DialectOption{
+					Flag: o.name, Moot: o.moot != "", Spelling: mpiSpelling(o.name), Words: map[kind]int{kindText: 1, kindTwo: 2}[o.kind],
+				})
 		}
 	}
 	return all
@@ -252,7 +255,7 @@ func InFront(name string) []string {
 		deepSpeed:        deepSpeedParser(new(deepSpeedWords)),
 		colossalRun:      torchrunParser("torchrun", new(torchrunWords)),
 		horovodRun:       horovodParser(new(horovodWords)),
-		mpirun:           mpiParser(),
+		mpirun:           mpiParser(new(mpiWords)),
 	}[name]
 	var flags []string
 	for _, s := range p.inFront() {
@@ -265,4 +268,57 @@ func InFront(name string) []string {
 func Undeclared() error {
 	w := new(ownWords)
 	return declared([]option{{name: "new", word: &w.NNodes}}, w)
+}
+
+// WordFields are the fields of the words of each dialect, with the options whose values they are.
+func WordFields() map[string]map[string][]string {
+	torchrun, launch, dlrover := new(torchrunWords), new(torchrunWords), new(dlroverWords)
+	accelerate, deepspeed, colossal := new(accelerateWords), new(deepSpeedWords), new(colossalWords)
+	horovodrun, mpi := new(horovodWords), new(mpiWords)
+	all := map[string]map[string][]string{"muster": fieldsOf(&ownRows().blank, ownRows().rows)}
+	for _, d := range []struct {
+		name  string
+		words any
+		p     *parser
+	}{
+		{"torchrun", torchrun, torchrunParser("torchrun", torchrun)}, {"torch.distributed.launch", launch, launchParser(launch)},
+		{dlroverRun, dlrover, dlroverParser(dlrover)}, {accelerateLaunch, accelerate, accelerateParser(accelerate)},
+		{deepSpeed, deepspeed, deepSpeedParser(deepspeed)}, {colossalRun, colossal, colossalParser(colossal)},
+		{horovodRun, horovodrun, horovodParser(horovodrun)}, {mpirun, mpi, mpiParser(mpi)},
+	} {
+		all[d.name] = fieldsOf(d.words, d.p.options)
+	}
+	for _, name := range []string{"torchrun", dlroverRun} { // to which torch.distributed.launch adds it
+		delete(all[name], "useEnv")
+	}
+	for field := range all["torchrun"] { // whose parser fills in what accelerate has no options for
+		if len(all[accelerateLaunch][field]) == 0 {
+			delete(all[accelerateLaunch], field)
+		}
+	}
+	delete(all[accelerateLaunch], "useEnv")
+	return all
+}
+
+// fieldsOf finds the options of each field of words, which is a pointer to them.
+func fieldsOf(words any, options []option) map[string][]string {
+	found := map[string][]string{}
+	var look func(v reflect.Value)
+	look = func(v reflect.Value) {
+		for i := range v.NumField() {
+			if v.Field(i).Type() != reflect.TypeFor[value]() {
+				look(v.Field(i))
+				continue
+			}
+			name := v.Type().Field(i).Name
+			found[name] = nil
+			for _, o := range options {
+				if reflect.ValueOf(o.word).Pointer() == v.Field(i).Addr().Pointer() {
+					found[name] = append(found[name], o.name)
+				}
+			}
+		}
+	}
+	look(reflect.ValueOf(words).Elem())
+	return found
 }

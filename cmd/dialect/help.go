@@ -142,11 +142,8 @@ func (p *parser) entries() []entry {
 		if o.short != "" {
 			names = "-" + o.short + ", --" + o.name
 		}
-		if o.alias != "" {
-			names += ", --" + o.alias
-		}
-		for _, spelling := range o.extra {
-			names += ", " + spelling
+		for _, alias := range o.aliases {
+			names += ", " + alias
 		}
 		if o.arg != "" {
 			names += " " + o.arg
@@ -240,8 +237,8 @@ func nativeEntries(list []*option, all bool) []entry {
 		if s.short != "" {
 			names = "-" + s.short + ", --" + s.name
 		}
-		if s.alias != "" {
-			names += ", --" + s.alias
+		for _, alias := range s.aliases {
+			names += ", " + alias
 		}
 		if s.arg != "" && s.kind != kindOptional {
 			names += " "

@@ -216,7 +216,7 @@ func horovodParser(w *horovodWords) *parser {
 func horovodOptions(w *horovodWords) []option {
 	options := []option{
 		{
-			name: "num-proc", word: &w.numProc, extra: []string{"-np"}, kind: kindInt, noDefault: true, arg: "N", group: groupHorovodHosts,
+			name: "num-proc", word: &w.numProc, aliases: []string{"-np"}, kind: kindInt, noDefault: true, arg: "N", group: groupHorovodHosts,
 			help: "Number of workers; of an elastic job, slots that there must be before it begins. Needed.",
 		},
 		{
@@ -224,7 +224,7 @@ func horovodOptions(w *horovodWords) []option {
 			help: "Hosts and how many workers each takes. Default: localhost with all workers.",
 		},
 		{
-			name: "hostfile", word: &w.hostfile, extra: []string{"-hostfile"}, noDefault: true, arg: "FILE", group: groupHorovodHosts,
+			name: "hostfile", word: &w.hostfile, aliases: []string{"-hostfile"}, noDefault: true, arg: "FILE", group: groupHorovodHosts,
 			help: "File of hosts, one a line: HOST slots=N, HOST:N or HOST.",
 		},
 		{
@@ -247,11 +247,11 @@ func horovodOptions(w *horovodWords) []option {
 		},
 
 		{
-			name: "min-np", word: &w.minNp, extra: []string{"--min-num-proc"}, kind: kindInt, noDefault: true, arg: "N", group: groupElastic,
+			name: "min-np", word: &w.minNp, aliases: []string{"--min-num-proc"}, kind: kindInt, noDefault: true, arg: "N", group: groupElastic,
 			help: "Fewest workers: with fewer slots the job waits. Makes the job elastic. Default: -np.",
 		},
 		{
-			name: "max-np", word: &w.maxNp, extra: []string{"--max-num-proc"}, kind: kindInt, noDefault: true, arg: "N", group: groupElastic,
+			name: "max-np", word: &w.maxNp, aliases: []string{"--max-num-proc"}, kind: kindInt, noDefault: true, arg: "N", group: groupElastic,
 			help: "Most workers. Default: as many as there are slots.",
 		},
 		{
@@ -326,12 +326,12 @@ func horovodOptions(w *horovodWords) []option {
 			help: "Write each worker's output to DIR/rank.N/stdout and stderr as well.",
 		},
 		{
-			name: "prefix-output-with-timestamp", word: &w.prefixOutputWithTimestamp, extra: []string{"-prefix-timestamp"}, kind: kindFlag, group: groupLogs,
+			name: "prefix-output-with-timestamp", word: &w.prefixOutputWithTimestamp, aliases: []string{"-prefix-timestamp"}, kind: kindFlag, group: groupLogs,
 			help: "Begin each line of the workers with the time.",
 		},
 		{name: "verbose", word: &w.verbose, kind: kindFlag, group: groupOther, help: "Say more of what is done."},
 		{
-			name: "check-build", extra: []string{"-cb"}, kind: kindHelp, group: groupOther, text: func() string { return horovodBuild },
+			name: "check-build", aliases: []string{"-cb"}, kind: kindHelp, group: groupOther, text: func() string { return horovodBuild },
 			help: "Print what can be run and exit.",
 		},
 		{

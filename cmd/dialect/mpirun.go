@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 
 	"muster/internal/errhint"
@@ -17,7 +16,8 @@ import (
 // MPIRun reads a command line of Open MPI's mpirun, as far as it can be done without MPI. The number of workers on each
 // host follows from the command line alone, and so do their ranks.
 func MPIRun(inv Invocation) (Request, error) {
-	m := &mpiJob{inv: inv, env: newEnviron(inv.Environ), given: map[string][]value{}}
+	m := &mpiJob{inv: inv, env: newEnviron(inv.Environ)}
+	m.parser = mpiParser(&m.w)
 	command, help := m.read()
 	if help {
 		if err := m.wrong.err(); err != nil {
@@ -44,19 +44,17 @@ func MPIRun(inv Invocation) (Request, error) {
 	m.output()
 	m.binding()
 	m.nodes()
-	for _, o := range mpiOptions() {
-		all := m.given[o.names[0]]
-		if len(all) == 0 && o.refused == "" {
-			all = []value{{}}
+	for i := range m.parser.options {
+		o := &m.parser.options[i]
+		if o.refused != "" {
+			continue
 		}
-		for _, word := range all {
-			if o.words == 0 {
-				word.text = strconv.FormatBool(word.source.Kind != job.FromDefault)
-			}
-			m.req.Settings = append(m.req.Settings, Setting{Flag: o.names[0], Value: word.text, Source: word.source})
+		for _, word := range append(o.word.weaker.all(), *o.word) {
+			word.on = word.given
+			m.req.Settings = append(m.req.Settings, Setting{Flag: o.name, Value: word.shown(), Source: word.source})
 		}
 	}
-	words := m.inv.Own.apply(&m.req, inv, m.env, mpiParser(), m.equivalents(), &m.wrong)
+	words := m.inv.Own.apply(&m.req, inv, m.env, m.parser, m.equivalents(), &m.wrong)
 	settleMeeting(&m.req, withNodes(words, m.job), &m.wrong)
 	if err := m.req.finish(words, &m.wrong); err != nil {
 		return m.req.asked(), err
@@ -66,12 +64,13 @@ func MPIRun(inv Invocation) (Request, error) {
 
 // mpiJob turns mpirun's options into a job and gathers what is wrong on the way.
 type mpiJob struct {
-	inv   Invocation
-	env   environ
-	given map[string][]value // by an option's first name, in the order of the command line
-	req   Request
-	job   *job.Job // of req
-	wrong problems
+	inv    Invocation
+	env    environ
+	w      mpiWords
+	parser *parser
+	req    Request
+	job    *job.Job // of req
+	wrong  problems
 }
 
 // read takes the options from the front of the arguments and returns the command behind them, and whether help was
@@ -88,7 +87,7 @@ func (m *mpiJob) read() (command []string, help bool) {
 		if name == "help" || spelling == "-h" {
 			return nil, true
 		}
-		o := mpiOptionOf(name)
+		o := m.option(name)
 		switch {
 		case o == nil:
 			m.unknown(spelling, name)
@@ -99,31 +98,37 @@ func (m *mpiJob) read() (command []string, help bool) {
 				return nil, false // whether the next word is its value or the program is not known
 			}
 			continue
-		case o.words == 0 && joined:
+		case !o.kind.takesWord() && joined:
 			m.wrong.add(fmt.Errorf("cannot use %s with the value %q: it takes none", spelling, text))
 			continue
 		}
-		words := []string{}
+		words, takes := []string{}, map[kind]int{kindText: 1, kindTwo: 2}[o.kind]
 		if joined {
 			words = append(words, text)
 		}
-		for len(words) < o.words && len(args) > 0 {
+		for len(words) < takes && len(args) > 0 {
 			words, args = append(words, args[0]), args[1:]
 		}
-		if len(words) < o.words {
+		if len(words) < takes {
 			m.wrong.add(fmt.Errorf("cannot use %s without %s", spelling, o.arg))
 			continue
 		}
-		m.given[o.names[0]] = append(m.given[o.names[0]],
-			value{text: strings.Join(words, " "), source: job.Source{Kind: job.FromFlag, Name: mpiSpelling(o.names[0])}})
+		word := value{
+			option: o, text: strings.Join(words, " "), given: true, source: job.Source{Kind: job.FromFlag, Name: mpiSpelling(o.name)},
+		}
+		if o.word.given {
+			word.weaker = new(*o.word)
+		}
+		*o.word = word
 	}
 	return args, false
 }
 
-func mpiOptionOf(name string) *mpiOption {
-	for _, o := range mpiOptions() {
-		if slices.Contains(o.names, name) {
-			return &o
+// option is the one with a name, nil for none.
+func (m *mpiJob) option(name string) *option {
+	for i := range m.parser.options {
+		if o := &m.parser.options[i]; slices.Contains(o.names(), name) {
+			return o
 		}
 	}
 	return nil
@@ -131,10 +136,8 @@ func mpiOptionOf(name string) *mpiOption {
 
 func (m *mpiJob) unknown(spelling, name string) {
 	var known []string
-	for _, o := range mpiOptions() {
-		for _, n := range o.names {
-			known = append(known, mpiSpelling(n))
-		}
+	for _, o := range m.parser.options {
+		known = append(append(known, mpiSpelling(o.name)), o.aliases...)
 	}
 	if anywhere(name) != nil {
 		m.wrong.add(errhint.With(fmt.Errorf("unknown flag %s", spelling),
@@ -143,17 +146,6 @@ func (m *mpiJob) unknown(spelling, name string) {
 	}
 	m.wrong.add(unknownFlag(spelling, known, "-h"))
 }
-
-// last is the word of an option, of several the last.
-func (m *mpiJob) last(name string) (value, bool) {
-	all := m.given[name]
-	if len(all) == 0 {
-		return value{}, false
-	}
-	return all[len(all)-1], true
-}
-
-func (m *mpiJob) has(name string) bool { return len(m.given[name]) > 0 }
 
 func (m *mpiJob) warn(format string, args ...any) {
 	m.job.Warnings = append(m.job.Warnings, fmt.Sprintf(format, args...))
@@ -165,9 +157,8 @@ func (m *mpiJob) refuse(word value, err error) {
 }
 
 // count is the number that an option gives, 0 where it is not given.
-func (m *mpiJob) count(name string) int {
-	word, ok := m.last(name)
-	if !ok {
+func (m *mpiJob) count(word value) int {
+	if !word.given {
 		return 0
 	}
 	n, err := pyInt(word.text)
@@ -202,7 +193,7 @@ var mpiVariable = lazyregexp.New(`(?s)^[A-Za-z_][A-Za-z0-9_]*(=.*|\*)?$`)
 func (m *mpiJob) variables() {
 	rules := &m.job.Env
 	rules.Mode = job.EnvInherit
-	for _, word := range m.given["x"] {
+	for _, word := range m.w.x.all() {
 		name, value, set := strings.Cut(word.text, "=")
 		switch {
 		case !mpiVariable().MatchString(word.text):
@@ -228,7 +219,7 @@ func (m *mpiJob) parameters() {
 	if text := m.env[prefix+agent]; text != "" {
 		m.warn("%s%s=%s has no effect: give --ssh-program in front of mpirun", prefix, agent, text)
 	}
-	for _, word := range m.given["mca"] {
+	for _, word := range m.w.mca.all() {
 		name, text, _ := strings.Cut(word.text, " ")
 		switch name {
 		case args, "orte_rsh_args", "pls_rsh_args":
@@ -277,18 +268,18 @@ func (m *mpiJob) sshArgs(word value) {
 
 // output is how the workers' output is shown, and what muster says itself.
 func (m *mpiJob) output() {
-	if m.has("tag-output") {
+	if m.w.tagOutput.given {
 		m.job.Logs.PrefixAll, m.job.Logs.Prefix = true, "[1,${rank}]:"
 	}
 	switch {
-	case m.has("quiet") && m.has("verbose"):
+	case m.w.quiet.given && m.w.verbose.given:
 		m.wrong.add(errors.New("cannot use --quiet and --verbose together: give one of them"))
-	case m.has("quiet"):
+	case m.w.quiet.given:
 		m.req.LogLevel = "error"
-	case m.has("verbose"):
+	case m.w.verbose.given:
 		m.req.LogLevel = "info"
 	}
-	if word, ok := m.last("wdir"); ok {
+	if word := m.w.wdir; word.given {
 		if !path.IsAbs(word.text) {
 			m.refuse(word, errors.New("give a path from the root: it is to be the same on all hosts"))
 		}
@@ -300,15 +291,15 @@ func (m *mpiJob) output() {
 func (m *mpiJob) equivalents() *ownWords {
 	all := newOwnWords()
 	all.LogLevel.say(m.req.LogLevel, job.Source{})
-	for _, name := range []string{"quiet", "verbose"} {
-		if word, ok := m.last(name); ok {
+	for _, word := range []value{m.w.quiet, m.w.verbose} {
+		if word.given {
 			all.LogLevel.source = word.source
 		}
 	}
-	if word, ok := m.last("wdir"); ok {
+	if word := m.w.wdir; word.given {
 		all.RemoteDir.say(word.text, word.source)
 	}
-	if word, ok := m.last("bind-to"); ok && m.job.Bind.Mode != "" {
+	if word := m.w.bindTo; word.given && m.job.Bind.Mode != "" {
 		all.NUMABinding.say(word.text, word.source)
 	}
 	return all
@@ -316,8 +307,8 @@ func (m *mpiJob) equivalents() *ownWords {
 
 // binding maps --bind-to to muster's own terms, which are about accelerators.
 func (m *mpiJob) binding() {
-	word, ok := m.last("bind-to")
-	if !ok || m.has("bind-to-none") && len(m.given["bind-to"]) == 0 {
+	word := m.w.bindTo
+	if !word.given {
 		return
 	}
 	switch text, _, _ := strings.Cut(word.text, ":"); text {

@@ -20,15 +20,15 @@ func (m *mpiJob) nodes() {
 	if !ok {
 		return
 	}
-	np, each := m.count("np"), m.count("npernode")
-	if m.has("pernode") {
+	np, each := m.count(m.w.np), m.count(m.w.npernode)
+	if m.w.pernode.given {
 		each = 1
 	}
-	oversubscribe, byNode := m.has("oversubscribe"), false
-	if word, ok := m.last("map-by"); ok {
+	oversubscribe, byNode := m.w.oversubscribe.given, false
+	if word := m.w.mapBy; word.given {
 		each, byNode, oversubscribe = m.mapBy(word, each, oversubscribe)
 	}
-	if word, ok := m.last("rank-by"); ok && word.text != "slot" {
+	if word := m.w.rankBy; word.given && word.text != "slot" {
 		m.refuse(word, errors.New("choose slot: ranks go from host to host"))
 	}
 	if m.wrong.list != nil {
@@ -106,22 +106,21 @@ var defaultHostfiles = []string{
 // hosts are those of --host or --hostfile, else those that the platform names, else this machine, which nothing names.
 // All have slots.
 func (m *mpiJob) hosts() (list []hosts.Host, source job.Source, ok bool) {
-	byList, named := m.last("host")
-	file, inFile := m.last("hostfile")
+	byList, file := m.w.host, m.w.hostfile
 	for _, name := range defaultHostfiles {
-		if text := m.env[name]; text != "" && !named && !inFile {
-			file, inFile = value{text: text, source: job.Source{Kind: job.FromVariable, Name: name}}, true
+		if text := m.env[name]; text != "" && !byList.given && !file.given {
+			file.say(text, job.Source{Kind: job.FromVariable, Name: name})
 		}
 	}
 	var err error
 	switch {
-	case named && inFile:
+	case byList.given && file.given:
 		m.wrong.add(errors.New("cannot use --host and --hostfile together: give one of them"))
 		return nil, source, false
-	case named:
+	case byList.given:
 		source = byList.source
 		list, err = hosts.ParseMPIList(byList.text)
-	case inFile:
+	case file.given:
 		source = file.source
 		list, err = readHostfile(&m.req, m.inv, file.text, hosts.MPI)
 	}

@@ -285,12 +285,9 @@ func flagSet(name string, list []*option) *pflag.FlagSet {
 	for _, s := range list {
 		// Of a flag and its alias the last one typed counts.
 		shared := &flagWord{option: s, arg: s.arg, isSwitch: !s.kind.takesWord(), separator: s.separator, choices: s.fixed}
-		for _, name := range []string{s.name, s.alias} {
-			if name == "" {
-				continue
-			}
+		for _, name := range s.names() {
 			f := &pflag.Flag{
-				Name: name, Usage: s.usage(), Value: shared, Hidden: name == s.alias,
+				Name: name, Usage: s.usage(), Value: shared, Hidden: name != s.name,
 			}
 			if name == s.name {
 				f.Shorthand = s.short
@@ -346,10 +343,7 @@ func flagProblem(err error, list []*option) error {
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		names := []string{"--" + helpAllFlag}
 		for _, s := range list {
-			names = append(names, "--"+s.name)
-			if s.alias != "" {
-				names = append(names, "--"+s.alias)
-			}
+			names = append(append(names, "--"+s.name), s.aliases...)
 		}
 		switch name := plain(unknown.GetSpecifiedName()); name {
 		case "rdzv-backend", "rdzv-endpoint", "master-addr", "master-port":

@@ -14,7 +14,7 @@ import (
 func nodeSettings(w *ownWords) []option {
 	return []option{
 		{
-			name: "nnodes", word: &w.NNodes, inside: insideMeeting, alias: "nodes", arg: "N|MIN:MAX", def: "1", group: groupNodes, use: always,
+			name: "nnodes", word: &w.NNodes, inside: insideMeeting, aliases: []string{"--nodes"}, arg: "N|MIN:MAX", def: "1", group: groupNodes, use: always,
 			help: "Number of nodes, or the least and the most of them: then nodes may come and go while the job runs. Several nodes are started by --hosts, or meet by --rdzv, or by --node-rank and --master-addr.",
 			set: func(r *Request, text string) (err error) {
 				r.Job.Nodes, err = parseNodes(text)

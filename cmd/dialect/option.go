@@ -11,7 +11,7 @@ const (
 	kindFloat                // one word, a number
 	kindTime                 // one word, a length of time: a number with a unit, or of seconds
 	kindList                 // one word, a comma-separated list
-	kindTwo                  // two words, whole numbers: joined by a blank
+	kindTwo                  // two words, joined by a blank; with argparse whole numbers
 	kindPairs                // one word, every further one that is a pair of numbers, and again: joined by blanks
 	kindOptional             // a word that is joined to the option, or none, which is a yes
 	kindFlag                 // no word: on when given
@@ -28,11 +28,9 @@ type option struct {
 	// name is the option's name without its two dashes, written with dashes; in argparse a name of several words has a
 	// second spelling with underscores. short is a one-letter name, or empty.
 	name, short string
-	// alias is a second name, without its dashes.
-	alias string
-	// extra are further spellings, with their dashes.
-	extra []string
-	kind  kind
+	// aliases are further names, as they are typed, with their dashes.
+	aliases []string
+	kind    kind
 	// word is where the value is put: a field of the words of its dialect.
 	word *value
 	// field is the number of that field among ownWords.
@@ -69,6 +67,8 @@ type option struct {
 	// missed: then there is a warning.
 	moot string
 
+	// refused says why the option is not taken, hint what to do instead.
+	refused, hint string
 	// tuning says how one of horovodrun's becomes a variable of the workers, nil where it does not.
 	tuning *tuning
 
@@ -104,12 +104,22 @@ func (o *option) spellings() []string {
 		names = append(names, "-"+o.short)
 	}
 	names = append(names, "--"+o.name)
-	names = append(names, o.extra...)
 	if strings.Contains(o.name, "-") {
 		names = append(names, "--"+o.dest())
 	}
-	if o.alias != "" {
-		names = append(names, "--"+o.alias, "--"+strings.ReplaceAll(o.alias, "_", "-"))
+	for _, alias := range o.aliases {
+		if names = append(names, alias); alias != plain(alias) {
+			names = append(names, plain(alias))
+		}
+	}
+	return names
+}
+
+// names are the option's names of more than a letter without their dashes.
+func (o *option) names() []string {
+	names := []string{o.name}
+	for _, alias := range o.aliases {
+		names = append(names, strings.TrimLeft(alias, "-"))
 	}
 	return names
 }

@@ -109,9 +109,9 @@ func (p *parser) inFront() []*option {
 		if !s.anywhere && (!s.lent || p.has(s.name)) {
 			continue
 		}
-		if s.alias != "" || s.elsewhere != "" {
+		if s.aliases != nil || s.elsewhere != "" {
 			s = new(*s)
-			s.alias, s.def = "", cmp.Or(s.elsewhere, s.def)
+			s.aliases, s.def = nil, cmp.Or(s.elsewhere, s.def)
 		}
 		list = append(list, s)
 	}
@@ -192,8 +192,10 @@ func resolve(list []*option, command *ownWords, env environ, prefixes []string,
 	for _, prefix := range slices.Backward(prefixes) {
 		for _, s := range list {
 			name := variable(prefix, s.name)
-			if s.alias != "" && env[name] == "" {
-				name = variable(prefix, s.alias)
+			for _, alias := range s.names() {
+				if env[name] == "" {
+					name = variable(prefix, alias)
+				}
 			}
 			if text := env[name]; text != "" {
 				if s.separator == several {
@@ -232,9 +234,8 @@ func misspelt(env environ, flags []string) []string {
 	// Names that other parts of muster read, or that muster gives its workers and a muster inside a worker inherits.
 	known := []string{"FAKE", "FAKE_NODE", "SIMULATED", "SIMULATION", "RUN_DIR", "ROUND", "SOCKET", "CKPT_MEMORY", "REPLICA", "SIDECAR_INDEX"}
 	for _, s := range settings() {
-		known = append(known, variable("", s.name))
-		if s.alias != "" {
-			known = append(known, variable("", s.alias))
+		for _, name := range s.names() {
+			known = append(known, variable("", name))
 		}
 	}
 	for _, flag := range flags {
@@ -267,9 +268,9 @@ func (p *parser) unreadVariables(r *Request, env environ, list []*option) []stri
 	}
 	var idle []string
 	for _, s := range settings() {
-		for _, flag := range []string{s.name, s.alias} {
+		for _, flag := range s.names() {
 			name := variable(ownPrefix, flag)
-			if text := env[name]; flag != "" && text != "" && !read[name] && !r.asksNothing(s, text) {
+			if text := env[name]; text != "" && !read[name] && !r.asksNothing(s, text) {
 				idle = append(idle, name)
 			}
 		}

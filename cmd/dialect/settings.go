@@ -119,7 +119,7 @@ func commandSettings(w *ownWords) []option {
 			set:  func(r *Request, text string) error { r.Job.Role = text; return nil },
 		},
 		{
-			name: "run-id", word: &w.RunID, inside: insideMeeting, alias: "rdzv-id", arg: "ID", group: groupCommand, anywhere: true, use: use{byAgents},
+			name: "run-id", word: &w.RunID, inside: insideMeeting, aliases: []string{"--rdzv-id"}, arg: "ID", group: groupCommand, anywhere: true, use: use{byAgents},
 			help: "Name of the job, seen by workers as TORCHELASTIC_RUN_ID, and the same on all its nodes. Default: a random one; several nodes need one unless they meet by --node-rank.",
 			set:  func(r *Request, text string) error { r.Job.RunID = text; return nil },
 		},

@@ -137,15 +137,22 @@ func (v *value) under(weaker value) {
 	}
 }
 
-// pieces are the words of a setting that counts each of them, weakest first.
-func (v *value) pieces() []value {
+// all are the words of an option that was given in several places, weakest first.
+func (v *value) all() []value {
 	if v == nil || !v.given {
 		return nil
 	}
-	list := v.weaker.pieces()
-	for text := range strings.SplitSeq(v.text, several) {
-		if text != "" {
-			list = append(list, value{option: v.option, text: text, source: v.source})
+	return append(v.weaker.all(), *v)
+}
+
+// pieces are the words of a setting that counts each of them, weakest first.
+func (v *value) pieces() []value {
+	var list []value
+	for _, word := range v.all() {
+		for text := range strings.SplitSeq(word.text, several) {
+			if text != "" {
+				list = append(list, value{option: v.option, text: text, source: word.source})
+			}
 		}
 	}
 	return list
