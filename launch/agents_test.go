@@ -245,7 +245,7 @@ func (c *testAgents) start(n testNode) *agentNode {
 	}
 	writeFile(c.t, n.path("config.json"), string(text))
 	node := &agentNode{testNode: n, done: make(chan error, 1)}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), testutil.Patience*2*time.Minute)
 	node.cmd = exec.CommandContext(ctx, "/proc/self/exe", agentArg, n.path("config.json"))
 	node.cmd.Stdout, node.cmd.Stderr = &node.log, &node.log
 	node.cmd.WaitDelay = 10 * time.Second

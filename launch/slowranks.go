@@ -22,8 +22,9 @@ import (
 )
 
 const (
-	// slowEvery is how often it is seen what ranks do in their steps: where looking takes long, usageShare times as long
-	// after it, and where there are many nodes, so that all together write no more often than lifeApart.
+	// slowEvery is how often it is seen what ranks do in their steps: less often where a look takes more than one of
+	// usageShare parts of that in processor time, and where there are many nodes, so that all together write no more often
+	// than lifeApart.
 	slowEvery = 5 * time.Second
 	// slowNews is by how much the ratio of a rank has changed that is told anew.
 	slowNews = 0.05
@@ -118,8 +119,9 @@ func (w *slowWatch) run(ctx context.Context) {
 		case <-timer.C:
 		}
 		began := time.Now()
-		ranks := w.look(began)
-		timer.Reset(max(w.every, usageShare*time.Since(began)))
+		var ranks []straggler.Figures
+		effort := proc.Effort(func() { ranks = w.look(began) })
+		timer.Reset(max(w.every, usageShare*effort))
 		if w.count++; w.board != nil && (len(ranks) > 0 || !quiet) {
 			w.write(ctx, slowKey(w.round.GroupRank), slowNote{w.count, ranks})
 		}

@@ -21,7 +21,7 @@ import muster, os, socket, sys, time
 rank, world, all = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["ALL"]
 if world < 4:
     sys.exit(0)
-work = 0.020 if rank == 2 else 0.004
+work = 0.060 if rank == 2 else 0.001
 if rank == 0:
     server = socket.socket(socket.AF_UNIX)
     server.bind(all + "/new"); server.listen(8); os.rename(all + "/new", all + "/meet")
@@ -35,7 +35,7 @@ for step in range(1, 10**6):
     while time.thread_time() < end: pass
     if rank == 0:
         for p in peers: p.recv(1) or sys.exit(7)
-        if step % 20 == 0 and os.path.exists(all + "/go"): sys.exit(7)
+        if os.path.exists(all + "/go"): sys.exit(7)
         for p in peers: p.send(b"x")
     else:
         peers[0].send(b"x"); peers[0].recv(1) or time.sleep(100)
@@ -57,13 +57,14 @@ func TestSlowNodeLeaves(t *testing.T) {
 	testutil.Eventually(t, time.Minute, "the slow rank is named", func() bool {
 		return strings.Contains(log.String(), `"rank":2,"node":"node-2","cause":"`)
 	})
-	time.Sleep(time.Second) // what was found reaches the other nodes
 	writeFile(t, filepath.Join(c.dir, "go"), "")
 	c.ends(0, 0, errhint.Straggler, 0)
 	c.nodes[0].wantLog(t, "a rank holds up the training", `"rank":2,"node":"node-2","cause":"`)
 	doc := readStatus(t, c.nodes[2].path("status.json"))
-	if doc.Reason != reasonStraggler || !strings.Contains(doc.Message,
-		"node node-2 has to leave: rank 2 on node node-2 holds up the others") {
+	// On a busy machine its steps may seem to be longer than those of the others: then it is said to be slow instead.
+	const leaves = "node node-2 has to leave: rank 2 on node node-2 "
+	if doc.Reason != reasonStraggler ||
+		!strings.Contains(doc.Message, leaves+"holds up the others: ") && !strings.Contains(doc.Message, leaves+"is slow: ") {
 		t.Errorf("%s: %s", doc.Reason, doc.Message)
 	}
 	if doc := readStatus(t, c.nodes[0].path("status.json")); doc.WorldSize != 3 || doc.RestartCount != 1 {

@@ -10,8 +10,9 @@ import (
 // How often what workers use is read, to be told to other nodes and to a launcher.
 const (
 	usageEvery = 5 * time.Second
-	// usageShare is how many times as long as a look took no other follows: a look goes through all processes of the
-	// machine.
+	// usageShare is for how many times the processor time of a look no other follows: a look goes through all processes
+	// of the machine. The time by the clock would not do: a look that waits for a processor for half a second would be
+	// the last one for minutes, and busy machines are those where it matters what is seen.
 	usageShare = 500
 	// usageLook is how often it is seen whether a look is due, and how old a worker is that is looked at first.
 	usageLook = time.Second
@@ -54,8 +55,8 @@ func (s *Steering) watchUsage() {
 		if now.Sub(last) < every && (every > usageEvery || !s.unseenWorker(now)) {
 			continue
 		}
-		s.noteUsage(now)
-		last, every = now, max(usageEvery, usageShare*time.Since(now))
+		effort := proc.Effort(func() { s.noteUsage(now) })
+		last, every = now, max(usageEvery, usageShare*effort)
 	}
 }
 

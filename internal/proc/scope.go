@@ -165,7 +165,7 @@ const (
 	// mostly detaches at its start.
 	scanSoon  = 250 * time.Millisecond
 	scanEvery = 2 * time.Second
-	// scanShare bounds the cost where the process table is long: one scan takes at most this part of the time.
+	// scanShare bounds the cost where the process table is long: one scan takes at most this part of a processor.
 	scanShare = 100
 )
 
@@ -185,9 +185,8 @@ func (t *Tree) scanner() {
 			pause = scanSoon
 			next = minTime(next, time.Now().Add(pause))
 		case <-timer.C:
-			start := time.Now()
-			t.scan()
-			pause = max(min(2*pause, scanEvery), scanShare*time.Since(start))
+			effort := Effort(t.scan)
+			pause = max(min(2*pause, scanEvery), scanShare*effort)
 			next = time.Now().Add(pause)
 		}
 		timer.Reset(time.Until(next))
