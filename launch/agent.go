@@ -69,6 +69,9 @@ type Agent struct {
 	StopTold bool
 	// Checker examines the nodes before workers start; nil: nothing is examined.
 	Checker Checker
+	// Examiner returns what examines the nodes after a hang for which no cause was found; nil: nothing does, or Checker
+	// examines them as thoroughly.
+	Examiner func(ctx context.Context) Checker
 	// OpenCheckpoints opens what keeps checkpoints, reached by workers at a socket; nil: nothing does.
 	OpenCheckpoints func(ctx context.Context, socket string, told CheckpointEvents) (Checkpoints, error)
 	// Notices are where the agent hears from that this machine will be taken away.

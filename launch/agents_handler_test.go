@@ -29,6 +29,7 @@ type testHandler struct {
 	members      []int
 	world        int
 	restarts     int
+	orders       rendezvous.Orders
 	replacements int
 	verdicts     chan rendezvous.Verdict
 	sum          chan rendezvous.Tally
@@ -52,6 +53,7 @@ func (h *testHandler) Next(ctx context.Context, m rendezvous.Member) (rendezvous
 		if err != nil {
 			return rendezvous.Round{}, err
 		}
+		h.orders.Learn(last.Orders)
 		switch {
 		case last.Kind == rendezvous.Restart:
 			h.restarts = last.Restarts
@@ -90,7 +92,7 @@ func (h *testHandler) Next(ctx context.Context, m rendezvous.Member) (rendezvous
 	}
 	r := rendezvous.Round{
 		Number: h.round, Restarts: h.restarts, Replacements: h.replacements, MasterAddr: "node-0", MasterPort: 29500, AgentStore: true,
-		Exchange: h,
+		Exchange: h, Orders: h.orders,
 	}
 	var stay []int
 	for _, i := range h.members {

@@ -71,6 +71,8 @@ type testNode struct {
 	Pipes        bool          // output goes to the console alone
 	// Checks are what the checks before the rounds say, by round; nil: nothing is checked.
 	Checks map[int]testCheck
+	// Examined are the same of the checks after hangs for which no cause was found.
+	Examined map[int]testCheck
 	// Hang are the job's rules for workers that hang.
 	Hang job.HangRules
 	// OnNodeFault and MinNodes are the job's.
@@ -153,7 +155,7 @@ func runTestAgent(config string) error {
 	}
 	plan.Job.Check.OnNodeFault, plan.Job.Nodes.Min, plan.Job.Check.ExcludeStraggler = n.OnNodeFault, n.MinNodes, n.ExcludeStraggler
 	a := &Agent{
-		Plan: plan, Handler: handler, Checker: n.checker(),
+		Plan: plan, Handler: handler, Checker: n.checker(), Examiner: n.examiner(),
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Log: zerolog.New(os.Stderr).With().Timestamp().Logger(),
 		LogTo: func(io.Writer) {},
 		Hurry: hurry, Forward: forward, ErrorFile: n.path("handed-on.json"),

@@ -98,7 +98,11 @@ func (a *Agent) check(ctx context.Context) (*policy.Decision, error) {
 			a.unfit = nil
 		}
 	}
-	if a.Checker == nil {
+	checker, examines := a.Checker, a.examines()
+	if examines {
+		checker = a.Examiner(ctx)
+	}
+	if checker == nil {
 		fit()
 		return nil, nil //nolint:nilnil // see above
 	}
@@ -122,7 +126,11 @@ func (a *Agent) check(ctx context.Context) (*policy.Decision, error) {
 	var out CheckOutcome
 	var err error
 	began := time.Now()
-	a.untilPause(bounded, func(ctx context.Context) { out, err = a.Checker.Check(ctx, in) })
+	a.untilPause(bounded, func(ctx context.Context) { out, err = checker.Check(ctx, in) })
+	took := time.Since(began)
+	if err == nil && examines && bounded.Err() == nil && m.rest == nil {
+		out = a.examined(out, took)
+	}
 	if err != nil && a.Steering.wished() != nil {
 		return nil, nil //nolint:nilnil // the round ends, which whoever starts the workers meets
 	}
@@ -146,14 +154,16 @@ func (a *Agent) check(ctx context.Context) (*policy.Decision, error) {
 		a.Log.Debug().Err(err).Msg("check given up")
 		return &policy.Decision{Verdict: policy.WaitForVerdict}, nil // the store is lost, which will be said
 	case err != nil:
-		a.Steering.checked(out, nil, err, time.Since(began))
+		a.Steering.checked(out, nil, err, took)
 		return &policy.Decision{
 			Verdict: policy.Leave, Reason: reasonUndecided, Rank: -1, Status: errhint.Undecided,
 			Text: "node " + a.Plan.Hostname + " (group rank " + strconv.Itoa(m.GroupRank) + ") leaves: " + err.Error(),
 		}, nil
 	}
 	d := afterCheck(out)
-	a.Steering.checked(out, d, nil, time.Since(began))
+	if !examines || d != nil {
+		a.Steering.checked(out, d, nil, took)
+	}
 	return d, nil
 }
 

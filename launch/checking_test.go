@@ -45,13 +45,23 @@ func (c testCheck) limit() time.Duration {
 }
 
 // testChecker says what the test wants, and writes down what it was asked.
-type testChecker struct{ n *testNode }
+type testChecker struct {
+	n      *testNode
+	checks map[int]testCheck
+}
 
 func (n *testNode) checker() Checker {
 	if n.Checks == nil {
 		return nil
 	}
-	return testChecker{n}
+	return testChecker{n, n.Checks}
+}
+
+func (n *testNode) examiner() func(context.Context) Checker {
+	if n.Examined == nil {
+		return nil
+	}
+	return func(context.Context) Checker { return testChecker{n, n.Examined} }
 }
 
 func (c testChecker) Check(ctx context.Context, in CheckInput) (CheckOutcome, error) {
@@ -64,7 +74,7 @@ func (c testChecker) Check(ctx context.Context, in CheckInput) (CheckOutcome, er
 	if err := errors.Join(err, writeErr, f.Close()); err != nil {
 		return CheckOutcome{}, err
 	}
-	check := c.n.Checks[in.Round.Number]
+	check := c.checks[in.Round.Number]
 	if check.Waits {
 		<-ctx.Done()
 		return CheckOutcome{}, context.Cause(ctx)

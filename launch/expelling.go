@@ -17,13 +17,16 @@ import (
 // all nodes meet again, that one leaves with its status, and the others go on without it.
 
 // canSpare reports whether the job may go on without one of the nodes of a round.
-func (a *Agent) canSpare(r *rendezvous.Round) bool {
+func (a *Agent) canSpare(r *rendezvous.Round) bool { return a.canSpareSome(r, 1) }
+
+// canSpareSome is canSpare for so many nodes.
+func (a *Agent) canSpareSome(r *rendezvous.Round, nodes int) bool {
 	j := &a.Plan.Job
-	if r.GroupWorldSize <= 1 || r.Board() == nil { // agents of torchrun know of no such thing
+	if r.GroupWorldSize <= nodes || r.Board() == nil { // agents of torchrun know of no such thing
 		return false
 	}
 	unit := max(j.Meeting.NodeUnit, 1)
-	return (r.GroupWorldSize-1)/unit*unit >= j.Nodes.Min || j.Meeting.Spares > r.Replacements
+	return (r.GroupWorldSize-nodes)/unit*unit >= j.Nodes.Min || j.Meeting.Spares >= r.Replacements+nodes
 }
 
 // toLeave is the node of a rank that has to leave the round, the zero value where the job cannot do without it.

@@ -168,6 +168,11 @@ func (a *Agent) stepHang(ctx context.Context, h hang, lingers bool) policy.Decis
 			Status: errhint.Deadline, Exclude: h.exclude, Further: further, Text: a.hangText(h),
 		})
 	}
+	if d.Verdict == policy.Restart && a.Examiner != nil && unexplained(&h.verdict) {
+		d.Orders = a.meeting.Orders
+		d.Orders.Version++
+		d.Orders.CheckAt = a.meeting.Number + 1
+	}
 	if d.Verdict == policy.CarryOn {
 		a.loop.judged = false // the workers may come further yet
 		if h.exclude.Any() {
@@ -175,6 +180,11 @@ func (a *Agent) stepHang(ctx context.Context, h hang, lingers bool) policy.Decis
 		}
 	}
 	return d
+}
+
+// unexplained reports whether a verdict does not say what the workers hang for: the cause may be a node, or a network.
+func unexplained(v *diagnose.Verdict) bool {
+	return v.Kind == diagnose.Unknown || v.Kind == diagnose.Nothing
 }
 
 // hangText says that the workers hang, and what they do.

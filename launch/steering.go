@@ -337,6 +337,8 @@ func (s *Steering) checked(out CheckOutcome, d *policy.Decision, err error, took
 			e.Message = err.Error()
 		case d != nil:
 			e.Reason, e.Message = d.Reason, d.Text
+		default:
+			e.Message = out.Message
 		}
 	})
 	for _, gone := range out.Excluded {

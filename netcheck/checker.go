@@ -18,6 +18,9 @@ import (
 // DefaultBudget bounds a stage where the user says nothing.
 const DefaultBudget = 120 * time.Second
 
+// DefaultFactor is how many times slower than the others a straggler is where the user says nothing.
+const DefaultFactor = 2
+
 // Program is the check program on the devices of this node. A method that fails says which device, why, and what to
 // try.
 type Program interface {
@@ -76,7 +79,7 @@ type Rules struct {
 	Full bool
 	// Budget bounds each stage; 0 means DefaultBudget.
 	Budget time.Duration
-	// Factor is how many times slower than the others a straggler is; Median compares with the median of all.
+	// Factor is how many times slower than the others a straggler is, 0 means DefaultFactor; Median compares with the median of all.
 	Factor float64
 	Median bool
 	// ExcludeStraggler has stragglers leave.
@@ -155,6 +158,9 @@ type Checker struct {
 func New(cfg Config) *Checker {
 	if cfg.Rules.Budget == 0 {
 		cfg.Rules.Budget = DefaultBudget
+	}
+	if cfg.Rules.Factor == 0 {
+		cfg.Rules.Factor = DefaultFactor
 	}
 	return &Checker{cfg: cfg}
 }

@@ -14,6 +14,9 @@ type Orders struct {
 	Command string `json:"command,omitempty"`
 	// Nodes is how many nodes a round has at most, where that is less than the job allows; 0: as many as it allows.
 	Nodes int `json:"nodes,omitempty"`
+	// CheckAt is the number of the round whose nodes are checked before workers start, though the job does not check
+	// them otherwise; 0: none.
+	CheckAt int `json:"checkAt,omitempty"`
 }
 
 // Learn takes what another one says where that is newer.

@@ -34,7 +34,8 @@ type Verdict struct {
 	// Restarts belongs to Restart: how many restarts the whole job has then had. Delay is the pause before the next.
 	Restarts int           `json:"restarts,omitempty"`
 	Delay    time.Duration `json:"delay,omitempty"`
-	// Orders belong to a Reassemble that somebody has asked for: what holds from then on.
+	// Orders belong to a Reassemble that somebody has asked for, and to a Restart before which the nodes are to be
+	// checked: what holds from then on.
 	Orders Orders `json:"orders,omitzero"`
 	// Exclude belongs to Restart, and to a Reassemble that somebody has asked for: a node of the round that has to leave
 	// the job in the next one; the zero value is none.

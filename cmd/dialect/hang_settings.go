@@ -46,7 +46,7 @@ func hangSettings(w *ownWords) []option {
 		{
 			name: "on-hang", word: &w.OnHang, kind: kindList, arg: "dump[,exclude][,restart|,fail]", def: "dump", group: groupExits, anywhere: true,
 			use:  use{watchesHangs, restartsHung, excludesHung},
-			help: "What follows when the workers hang: the evidence is kept (dump, always); the node leaves that holds up all others and in which the cause lies (its workers are stopped by a signal, or wait in the kernel), with status 80, and all workers start again without it (exclude); where there is no such node, or the job cannot do without it, all workers start again, counted as after a failure (restart), or the job fails (fail).",
+			help: "What follows when the workers hang: the evidence is kept (dump, always); the node leaves that holds up all others and in which the cause lies (its workers are stopped by a signal, or wait in the kernel), with status 80, and all workers start again without it (exclude); where there is no such node, or the job cannot do without it, all workers start again, counted as after a failure (restart), or the job fails (fail). Where no cause was found the nodes are checked before a restart, once, as by --network-check.",
 			set: func(r *Request, text string) error {
 				words := strings.Split(text, ",")
 				r.Job.Hang.Action, r.Job.Hang.Exclude = job.HangDump, false

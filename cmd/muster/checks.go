@@ -22,6 +22,23 @@ func (a *app) Checker(ctx context.Context, plan *plan.Plan, at place.Reach, log 
 	if !plan.Job.Check.On() {
 		return nil
 	}
+	return a.checker(ctx, plan, at, log)
+}
+
+// Examiner implements node.Here.
+func (a *app) Examiner(plan *plan.Plan, at place.Reach, log zerolog.Logger) func(context.Context) launch.Checker {
+	if plan.Job.Check.Network {
+		return nil
+	}
+	return func(ctx context.Context) launch.Checker {
+		thorough := *plan
+		thorough.Job.Check.Network = true
+		return a.checker(ctx, &thorough, at, log)
+	}
+}
+
+// checker returns what examines the nodes of a job as it wants it.
+func (a *app) checker(ctx context.Context, plan *plan.Plan, at place.Reach, log zerolog.Logger) *checks.Checker {
 	here, err := a.onFiles(ctx, &plan.Job)
 	if err != nil {
 		log.Warn().Err(err).Msg("accelerators not looked at for the check") // they were, a moment ago

@@ -47,7 +47,10 @@ func (h HangRules) Answers() bool {
 	return h.Stacks == StacksOn || h.Stacks != StacksOff && h.Watches()
 }
 
+// Examines reports whether the nodes are checked before workers start again that hung for no cause that was found.
+func (h HangRules) Examines() bool { return h.Watches() && h.Action == HangRestart }
+
 // Excludes reports whether a node may have to leave the job for another reason than a check before the start.
 func (j *Job) Excludes() bool {
-	return !j.Alone() && (j.Hang.Exclude || j.Restart.CrashLoop > 0 || j.Check.ExcludeStraggler)
+	return !j.Alone() && (j.Hang.Exclude || j.Hang.Examines() || j.Restart.CrashLoop > 0 || j.Check.ExcludeStraggler)
 }

@@ -26,6 +26,9 @@ type Here interface {
 	Meeting(p *plan.Plan, log zerolog.Logger) place.Config
 	// Checker returns what examines the nodes of the job, nil where nothing is asked for.
 	Checker(ctx context.Context, p *plan.Plan, at place.Reach, log zerolog.Logger) launch.Checker
+	// Examiner returns what examines the nodes of a job after a hang for which no cause was found, nil where Checker does
+	// that as thoroughly.
+	Examiner(p *plan.Plan, at place.Reach, log zerolog.Logger) func(context.Context) launch.Checker
 	// Agent returns an agent that has what this program gives each of them: its streams, its guardian, and what keeps
 	// checkpoints.
 	Agent(p *plan.Plan, at place.Reach, in *launch.Interrupts, log zerolog.Logger) *launch.Agent
@@ -109,6 +112,7 @@ func Meet(ctx context.Context, p *plan.Plan, here Here, in *launch.Interrupts, l
 	agent := here.Agent(p, at, in, log)
 	agent.Plan, agent.Handler, agent.Addr, agent.Checker, agent.Log = p, handler, at.Addr, here.Checker(ctx, p, at, log), log
 	agent.Hurry, agent.Forward, agent.Steering = in.Hurry, in.Forward, steering
+	agent.Examiner = here.Examiner(p, at, log)
 	return agent, nil
 }
 

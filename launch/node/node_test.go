@@ -50,6 +50,10 @@ func (h *here) Checker(context.Context, *plan.Plan, place.Reach, zerolog.Logger)
 	return nil
 }
 
+func (h *here) Examiner(*plan.Plan, place.Reach, zerolog.Logger) func(context.Context) launch.Checker {
+	return nil
+}
+
 func (h *here) Agent(*plan.Plan, place.Reach, *launch.Interrupts, zerolog.Logger) *launch.Agent {
 	return &launch.Agent{}
 }

@@ -46,7 +46,7 @@ type Decision struct {
 	// Exclude belongs to a Restart, and to a Reassemble that somebody has asked for: the node that has to leave before
 	// the next start.
 	Exclude rendezvous.Expulsion
-	// Orders belong to a Reassemble that somebody has asked for.
+	// Orders belong to a Reassemble that somebody has asked for, and to a Restart before which the nodes are checked.
 	Orders rendezvous.Orders
 	// Node is the host whose agent decided, empty for this one and for handlers. Text says why where Reason is none of
 	// ours.
@@ -81,7 +81,7 @@ func (d Decision) Proposal(node string) rendezvous.Verdict {
 	v := rendezvous.Verdict{Reason: string(d.Reason), Message: d.Message(), Node: node, Rank: d.Rank, Status: d.Status}
 	switch d.Verdict {
 	case Restart:
-		v.Kind, v.Restarts, v.Delay, v.Exclude = rendezvous.Restart, d.Restarts, d.Delay, d.Exclude
+		v.Kind, v.Restarts, v.Delay, v.Exclude, v.Orders = rendezvous.Restart, d.Restarts, d.Delay, d.Exclude, d.Orders
 	case Succeed:
 		v.Kind, v.Linger = rendezvous.Succeed, d.Linger
 	case Fail:
@@ -112,7 +112,7 @@ func DecisionOf(v rendezvous.Verdict) Decision {
 	}
 	switch v.Kind {
 	case rendezvous.Restart:
-		d.Verdict, d.Delay, d.Exclude = Restart, max(v.Delay, 0), shown(v.Exclude)
+		d.Verdict, d.Delay, d.Exclude, d.Orders = Restart, max(v.Delay, 0), shown(v.Exclude), v.Orders
 	case rendezvous.Reassemble:
 		d.Verdict, d.Rank, d.Status, d.Orders, d.Exclude = Reassemble, -1, 0, v.Orders, shown(v.Exclude)
 	case rendezvous.Succeed:
