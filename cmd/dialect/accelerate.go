@@ -379,9 +379,10 @@ func underMPI(env environ) bool {
 // fakeSpec is the path of the fake accelerator's spec that was asked for, empty for none.
 func fakeSpec(own Own, env environ) string {
 	const prefix = "fake:"
-	word := own.given().Accelerator.text
+	asked := own.given().Accelerator
+	word := asked.text
 	if word == "" {
-		word = env[variable(ownPrefix, "accelerator")]
+		word = env[variable(ownPrefix, asked.option.name)]
 	}
 	if word == "" && env[fakeVariable] != "" {
 		word = prefix + env[fakeVariable]

@@ -56,7 +56,7 @@ func accelerateOptions(w *accelerateWords) []option {
 		if o.rare && o.group != groupTPU {
 			o.moot = "accelerate, too, reads it with its way of training only"
 		}
-		if o.name == "monitor-interval" {
+		if o.word == &w.monitorInterval {
 			o.moot = "exits are seen at once, and so within every interval"
 		}
 		o.ownVariable = o.group != groupTPU && o.group != groupAWS &&

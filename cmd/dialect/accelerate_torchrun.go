@@ -113,7 +113,7 @@ func (a *accelerateJob) fill(t *torchrunJob) {
 	t.wrong.merge(a.wrong)
 	j.Warnings = append(j.Warnings, a.warnings...)
 	j.Env.Set, j.NodeEnv = a.vars, a.own
-	j.Sources["nproc-per-node"] = a.w.numProcesses.source
+	j.Sources[a.w.nprocPerNode.option.name] = a.w.numProcesses.source
 	switch port := a.w.mainProcessPort; {
 	case a.single:
 		j.Env.Unset = elasticNames(a.env)
@@ -178,8 +178,9 @@ func (a *accelerateJob) quiet(req *Request) {
 	if !a.w.quiet.on {
 		return
 	}
+	name := ownRows().blank.LogLevel.option.name
 	for i := range req.Settings {
-		if s := &req.Settings[i]; s.Flag == "log-level" && s.Source.Kind == job.FromDefault {
+		if s := &req.Settings[i]; s.Flag == name && s.Source.Kind == job.FromDefault {
 			s.Value, s.Source = "error", a.w.quiet.source
 			req.LogLevel = s.Value
 			req.Job.Sources[s.Flag] = s.Source

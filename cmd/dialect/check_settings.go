@@ -37,7 +37,7 @@ func checkSettings(w *ownWords) []option {
 	check := func(r *Request) *job.CheckRules { return &r.Job.Check }
 	return []option{
 		{
-			name: "network-check", word: &w.NetworkCheck, dlrover: true, kind: kindFlag, def: "false", group: groupCheck, anywhere: true, use: always,
+			name: "network-check", word: &w.NetworkCheck, frequent: true, dlrover: true, kind: kindFlag, def: "false", group: groupCheck, anywhere: true, use: always,
 			help: "Test each node by itself and then pairs of nodes, before the first start and before each new round. A node at fault leaves the job with status 80, and only the guilty one is blamed.",
 			set:  func(r *Request, text string) error { return setSwitch(&check(r).Network, text) },
 		},

@@ -26,12 +26,12 @@ func checkpointSettings(w *ownWords) []option {
 	rules := func(r *Request) *job.CheckpointRules { return &r.Job.Checkpoint }
 	return []option{
 		{
-			name: "ckpt", word: &w.Ckpt, arg: "auto|on|off", def: "auto", group: groupCheckpoint, anywhere: true, use: use{ranked},
+			name: "ckpt", word: &w.Ckpt, frequent: true, arg: "auto|on|off", def: "auto", group: groupCheckpoint, anywhere: true, use: use{ranked},
 			help: "Keep what workers save through muster.checkpoint, or DLRover's API, in memory, and write it to disk behind them. auto: on for dlrover-run, and elsewhere where another flag of this group but --ckpt-notices is given. On several nodes without a job token (--token-file; with --hosts there always is one) each keeps its own workers' alone.",
 			set:  func(_ *Request, text string) error { return oneOf(text, "auto", "on", "off") }, // settleCheckpoint decides
 		},
 		{
-			name: "ckpt-dir", word: &w.CkptDir, arg: "DIR", group: groupCheckpoint, anywhere: true, use: use{ranked, keeps},
+			name: "ckpt-dir", word: &w.CkptDir, frequent: true, arg: "DIR", group: groupCheckpoint, anywhere: true, use: use{ranked, keeps},
 			help: "Where a script saves its checkpoints that names no directory.",
 			set:  func(r *Request, text string) error { rules(r).Dir = text; return notBlank(text, "a directory") },
 		},

@@ -297,6 +297,4 @@ func (c *colossalJob) settings(p *parser, req *Request) {
 }
 
 // has reports whether the program knows an option, or hands it to the one that it starts.
-func (p *parser) has(long string) bool {
-	return slices.ContainsFunc(slices.Concat(p.options, p.beneath), func(o option) bool { return o.name == long })
-}
+func (p *parser) has(name string) bool { return optionNamed(p.options, name) != nil || optionNamed(p.beneath, name) != nil }

@@ -131,7 +131,7 @@ func (p *parser) zsh() string {
 		switch {
 		case len(o.words()) > 0:
 			action = fmt.Sprintf(":%s:(%s)", o.dest(), strings.Join(o.words(), " "))
-		case o.name == "log-dir":
+		case o.arg == "DIR":
 			action = ":directory:_files -/"
 		case o.kind.takesWord():
 			action = ":" + o.dest() + ":"

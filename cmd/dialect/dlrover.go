@@ -180,7 +180,7 @@ func (d *dlroverJob) hostPorts() {
 
 // ownAddress are the variables that hold this node's address, unless its interface was named.
 func (d *dlroverJob) ownAddress() []string {
-	if d.own.given().Iface.given || d.env[variable(ownPrefix, "iface")] != "" {
+	if iface := d.own.given().Iface; iface.given || d.env[variable(ownPrefix, iface.option.name)] != "" {
 		return nil
 	}
 	return []string{"POD_IP", "NODE_IP"}

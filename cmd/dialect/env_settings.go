@@ -20,7 +20,7 @@ func envSettings(w *ownWords) []option {
 	later := func(*Request, string) error { return nil }
 	return []option{
 		{
-			name: "env", word: &w.Env, arg: "NAME[=VALUE]", separator: several, group: groupEnv, anywhere: true, use: always,
+			name: "env", word: &w.Env, frequent: true, arg: "NAME[=VALUE]", separator: several, group: groupEnv, anywhere: true, use: always,
 			help: "Set a variable for all workers on all nodes, byte for byte; without a value the one that muster has. May be given again; in a variable, one on each line.",
 			set:  later,
 		},
@@ -95,7 +95,7 @@ func envSettings(w *ownWords) []option {
 			set:  later,
 		},
 		{
-			name: "debug-mode", word: &w.DebugMode, arg: "[=COMMAND]", kind: kindOptional, group: groupEnv, anywhere: true, use: always,
+			name: "debug-mode", word: &w.DebugMode, frequent: true, arg: "[=COMMAND]", kind: kindOptional, group: groupEnv, anywhere: true, use: always,
 			help: "Prepare everything as for the job, and let COMMAND, or sleep, run in the workers' place. Each worker's environment lies beside its logs; muster exec --rank N -- COMMAND enters one.",
 			set: func(r *Request, text string) error {
 				on, err := parseSwitch(text)

@@ -16,6 +16,16 @@ func newEnviron(entries []string) environ {
 	return env
 }
 
+// has reports whether there is a variable whose name begins with prefix.
+func (e environ) has(prefix string) bool {
+	for name := range e {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
 // variable returns the name of the environment variable that stands for a flag: prefix and the flag's name in upper
 // case with underscores.
 func variable(prefix, flag string) string {

@@ -202,14 +202,6 @@ func (o *option) usage() string {
 	return o.help + remarks(def, variable(ownPrefix, o.name))
 }
 
-// frequent are the flags that muster run --help shows; --help-all shows the others, too.
-var frequent = []string{
-	"nnodes", "nproc-per-node", "node-rank", "master-addr", "hosts", "hostfile", "rdzv", "token-file",
-	"module", "run-id", "warm", "env", "debug-mode", "network-check",
-	"max-restarts", "restart-policy", "active-deadline", "grace", "log-dir", "tee",
-	"ckpt", "ckpt-dir", "status-file", "config", "dry-run",
-}
-
 // nativeHelp is the help text of muster run, with the flags that people use or with all.
 func nativeHelp(all bool) string {
 	var b strings.Builder
@@ -218,7 +210,7 @@ func nativeHelp(all bool) string {
 	list := settings()
 	total := len(list)
 	if !all {
-		list = slices.DeleteFunc(slices.Clone(list), func(s *option) bool { return !slices.Contains(frequent, s.name) })
+		list = slices.DeleteFunc(slices.Clone(list), func(s *option) bool { return !s.frequent })
 	}
 	writeEntries(&b, nativeEntries(list, all))
 	if !all {

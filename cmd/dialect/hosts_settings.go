@@ -34,13 +34,13 @@ func hostSettings(w *ownWords) []option {
 	later := func(*Request, string) error { return nil }
 	return []option{
 		{
-			name: "hosts", word: &w.Hosts, inside: insideRefused, kind: kindList, arg: "HOST[:SLOTS],...", group: groupHosts, anywhere: true,
+			name: "hosts", word: &w.Hosts, frequent: true, inside: insideRefused, kind: kindList, arg: "HOST[:SLOTS],...", group: groupHosts, anywhere: true,
 			use:  use{strongest("--hostfile", &w.Hosts, &w.Hostfile)},
 			help: "Start the whole job from here: a node on each of these hosts, in this order, by ssh. As in node1:8,user@node2:8, node[01-16]:8 or [2001:db8::1]:8; slots are the workers on that host.",
 			set:  later,
 		},
 		{
-			name: "hostfile", word: &w.Hostfile, inside: insideRefused, arg: "FILE", group: groupHosts, anywhere: true, use: use{strongest("--hosts", &w.Hostfile, &w.Hosts)},
+			name: "hostfile", word: &w.Hostfile, frequent: true, inside: insideRefused, arg: "FILE", group: groupHosts, anywhere: true, use: use{strongest("--hosts", &w.Hostfile, &w.Hosts)},
 			help: "The same with a host on each line of FILE: HOST, HOST:SLOTS or HOST slots=N, and port=N or user=NAME behind it.",
 			set:  later,
 		},

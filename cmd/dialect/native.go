@@ -240,7 +240,7 @@ const workersHint = "-n N is the number of workers on each node; how many nodes 
 
 // isNP reports whether -np stands among flags, as in mpirun: it is read as -n with the word p.
 func isNP(flags *pflag.FlagSet, typed []string) bool {
-	return strings.HasPrefix(flags.Lookup("nproc-per-node").Value.String(), "p") &&
+	return strings.HasPrefix(flags.Lookup(ownRows().blank.NProcPerNode.option.name).Value.String(), "p") &&
 		slices.ContainsFunc(typed, func(word string) bool { return strings.HasPrefix(word, "-np") })
 }
 

@@ -14,7 +14,7 @@ import (
 func nodeSettings(w *ownWords) []option {
 	return []option{
 		{
-			name: "nnodes", word: &w.NNodes, inside: insideMeeting, aliases: []string{"--nodes"}, arg: "N|MIN:MAX", def: "1", group: groupNodes, use: always,
+			name: "nnodes", word: &w.NNodes, frequent: true, inside: insideMeeting, aliases: []string{"--nodes"}, arg: "N|MIN:MAX", def: "1", group: groupNodes, use: always,
 			help: "Number of nodes, or the least and the most of them: then nodes may come and go while the job runs. Several nodes are started by --hosts, or meet by --rdzv, or by --node-rank and --master-addr.",
 			set: func(r *Request, text string) (err error) {
 				r.Job.Nodes, err = parseNodes(text)
@@ -27,7 +27,7 @@ func nodeSettings(w *ownWords) []option {
 			set:  checkSwitch,
 		},
 		{
-			name: "nproc-per-node", word: &w.NProcPerNode, short: "n", arg: "N|auto|cpu|gpu", def: "1", group: groupNodes, use: always,
+			name: "nproc-per-node", word: &w.NProcPerNode, frequent: true, short: "n", arg: "N|auto|cpu|gpu", def: "1", group: groupNodes, use: always,
 			help: "Workers on each node: a number, one per accelerator (gpu), one per CPU (cpu), or one per accelerator where there is one and else per CPU (auto).",
 			set: func(r *Request, text string) (err error) {
 				r.Job.Procs, err = parseProcs(text)
@@ -35,12 +35,12 @@ func nodeSettings(w *ownWords) []option {
 			},
 		},
 		{
-			name: "node-rank", word: &w.NodeRank, inside: insideMeeting, kind: kindInt, arg: "N", group: groupNodes, use: use{rankOf},
+			name: "node-rank", word: &w.NodeRank, frequent: true, inside: insideMeeting, kind: kindInt, arg: "N", group: groupNodes, use: use{rankOf},
 			help: "Rank of this node, from 0, where a fixed number of nodes meets without --rdzv; the store is on node 0. With --rdzv the node has this rank unless another one asks for it, too, or fewer nodes are there, and says so otherwise.",
 			set:  func(r *Request, text string) error { return setCount(&r.Job.Meeting.NodeRank, text) },
 		},
 		{
-			name: "master-addr", word: &w.MasterAddr, inside: insideMeeting, arg: "HOST", group: groupNodes, use: use{masterHere},
+			name: "master-addr", word: &w.MasterAddr, frequent: true, inside: insideMeeting, arg: "HOST", group: groupNodes, use: use{masterHere},
 			help: "Address that the store listens on and that workers see as MASTER_ADDR: of node 0, where there are several. Default: 127.0.0.1.",
 			set: func(r *Request, text string) error {
 				host, _, err := parseEndpoint("[" + strings.Trim(text, "[]") + "]")
@@ -131,7 +131,7 @@ const maxSimulated = 64
 func meetingSettings(w *ownWords) []option {
 	return []option{
 		{
-			name: "rdzv", word: &w.Rdzv, inside: insideMeeting, arg: "URL", group: groupRdzv, use: always,
+			name: "rdzv", word: &w.Rdzv, frequent: true, inside: insideMeeting, arg: "URL", group: groupRdzv, use: always,
 			help: "Where several nodes meet, the same on all of them: c10d://HOST[:PORT] (a store on that node, port 29400, which agents of torchrun may share; hosts that take over when it dies follow with commas), muster://… (such a store for muster only), etcd://HOST[:PORT],… (v3; etcds:// with TLS), static://HOST[:PORT] (node 0, with --node-rank).",
 			set:  func(r *Request, text string) error { return parseRdzv(&r.Job.Meeting, text) },
 		},
@@ -187,7 +187,7 @@ func meetingSettings(w *ownWords) []option {
 			},
 		},
 		{
-			name: "token-file", word: &w.TokenFile, inside: insideMeeting, arg: "FILE", group: groupRdzv, anywhere: true, use: use{byAgents, guarded},
+			name: "token-file", word: &w.TokenFile, frequent: true, inside: insideMeeting, arg: "FILE", group: groupRdzv, anywhere: true, use: use{byAgents, guarded},
 			help: "File with the job's token, the same on all nodes: who has it is let in where muster's own services are offered.",
 			set:  func(r *Request, text string) error { r.Job.Meeting.TokenFile = text; return notBlank(text, "a file") },
 		},

@@ -88,10 +88,22 @@ type option struct {
 	// dlrover says that it is a flag of dlrover-run's own command line, too; switchbox-check and what belongs to it only in
 	// MetaX's guide.
 	dlrover bool
+	// frequent has the short help text show it, too.
+	frequent bool
 	// use says in which jobs something reads the setting.
 	use use
 	// insists says that giving the default asks for something, too.
 	insists bool
+}
+
+// optionNamed is the option with a name, nil for none.
+func optionNamed(options []option, name string) *option {
+	for i := range options {
+		if o := &options[i]; o.name == name {
+			return o
+		}
+	}
+	return nil
 }
 
 // dest is the name of the option's value, as in argparse.

@@ -21,10 +21,10 @@ type Own struct {
 	words *ownWords // nil for none
 }
 
-// given are the words of the flags.
+// given are the words of the flags. Nobody changes them.
 func (o Own) given() *ownWords {
 	if o.words == nil {
-		return newOwnWords()
+		return &ownRows().blank
 	}
 	return o.words
 }
@@ -135,7 +135,7 @@ func (o Own) apply(r *Request, inv Invocation, env environ, p *parser, equivalen
 	}
 	words := resolve(list, command, env, []string{ownPrefix}, inv.ReadFile, wrong)
 	r.give(list, words, equivalents, wrong)
-	if logs := &r.Job.Logs; logs.Prefix == "" && !p.has("tee") &&
+	if logs := &r.Job.Logs; logs.Prefix == "" && !p.has(words.Tee.option.name) &&
 		(logs.Tee.Any() || r.Job.Hosts.CollectLogs != "") { // a launcher without it has no prefix of its own for such lines
 		logs.Prefix = job.RankPrefix
 		if len(r.Job.Hosts.Nodes) > 0 {
@@ -190,6 +190,9 @@ func resolve(list []*option, command *ownWords, env environ, prefixes []string,
 ) *ownWords {
 	words := newOwnWords()
 	for _, prefix := range slices.Backward(prefixes) {
+		if !env.has(prefix) { // as of most jobs
+			continue
+		}
 		for _, s := range list {
 			name := variable(prefix, s.name)
 			for _, alias := range s.names() {
@@ -231,6 +234,9 @@ const fakeVariable = "MUSTER_FAKE"
 // misspelt warns of variables that look like a setting's with a typing error, as they would otherwise be silent. flags
 // are those of the dialect.
 func misspelt(env environ, flags []string) []string {
+	if !env.has(ownPrefix) {
+		return nil
+	}
 	// Names that other parts of muster read, or that muster gives its workers and a muster inside a worker inherits.
 	known := []string{"FAKE", "FAKE_NODE", "SIMULATED", "SIMULATION", "RUN_DIR", "ROUND", "SOCKET", "CKPT_MEMORY", "REPLICA", "SIDECAR_INDEX"}
 	for _, s := range settings() {
@@ -257,6 +263,9 @@ func misspelt(env environ, flags []string) []string {
 // unreadVariables warns in one line of the variables of settings that count for other launchers and not for this one,
 // which reads those of the list and of its own options.
 func (p *parser) unreadVariables(r *Request, env environ, list []*option) []string {
+	if !env.has(ownPrefix) {
+		return nil
+	}
 	read := map[string]bool{fakeVariable: true}
 	for i := range p.options {
 		if o := &p.options[i]; slices.Contains(p.prefixesOf(o), ownPrefix) {

@@ -77,7 +77,7 @@ func unknownFlag(name string, known []string, help string) error {
 func onlyOfRun(flag string) bool {
 	return slices.ContainsFunc(settings(), func(s *option) bool {
 		return "--"+s.name == flag && !s.anywhere && !s.lent &&
-			!slices.ContainsFunc(torchrunRows(), func(o option) bool { return o.name == s.name })
+			optionNamed(torchrunRows(), s.name) == nil
 	})
 }
 

@@ -68,11 +68,7 @@ func settings() []*option { return ownRows().list }
 
 // settingNamed is the setting with a name, nil for none.
 func settingNamed(name string) *option {
-	list := settings()
-	if i := slices.IndexFunc(list, func(s *option) bool { return s.name == name }); i >= 0 {
-		return list[i]
-	}
-	return nil
+	return optionNamed(ownRows().rows, name)
 }
 
 // declared finds each row's field among the words, and refuses rows without one and those that do not say who reads the
@@ -104,7 +100,7 @@ func declared(rows []option, words *ownWords) error {
 func commandSettings(w *ownWords) []option {
 	return []option{
 		{
-			name: "module", word: &w.Module, short: "m", kind: kindFlag, def: "false", group: groupCommand, use: always,
+			name: "module", word: &w.Module, frequent: true, short: "m", kind: kindFlag, def: "false", group: groupCommand, use: always,
 			help: "The first word of the command is the name of a Python module, as in python -m.",
 			set:  checkSwitch,
 		},
@@ -119,12 +115,12 @@ func commandSettings(w *ownWords) []option {
 			set:  func(r *Request, text string) error { r.Job.Role = text; return nil },
 		},
 		{
-			name: "run-id", word: &w.RunID, inside: insideMeeting, aliases: []string{"--rdzv-id"}, arg: "ID", group: groupCommand, anywhere: true, use: use{byAgents},
+			name: "run-id", word: &w.RunID, frequent: true, inside: insideMeeting, aliases: []string{"--rdzv-id"}, arg: "ID", group: groupCommand, anywhere: true, use: use{byAgents},
 			help: "Name of the job, seen by workers as TORCHELASTIC_RUN_ID, and the same on all its nodes. Default: a random one; several nodes need one unless they meet by --node-rank.",
 			set:  func(r *Request, text string) error { r.Job.RunID = text; return nil },
 		},
 		{
-			name: "warm", word: &w.Warm, kind: kindList, arg: "off|restarts|auto|[auto,]MODULES", def: warmDefault, elsewhere: warmElsewhere, group: groupCommand, anywhere: true,
+			name: "warm", word: &w.Warm, frequent: true, kind: kindList, arg: "off|restarts|auto|[auto,]MODULES", def: warmDefault, elsewhere: warmElsewhere, group: groupCommand, anywhere: true,
 			use:  use{warmable},
 			help: "Import Python modules once and fork the workers from there: none, those that the script itself begins with and that are installed, and those that its workers were seen to import later (auto), the same for restarts alone, beside the training (restarts), MODULES such as torch,transformers, or both. Where that would not be safe the workers start as usual, and muster says why. Under other launchers' names the default is off.",
 			set:  setWarm,
@@ -171,14 +167,14 @@ const bindHelp = "Bind each worker to CPUs near the accelerator of its local ran
 func restartSettings(w *ownWords) []option {
 	return []option{
 		{
-			name: "max-restarts", word: &w.MaxRestarts, kind: kindInt, arg: "N", def: "0", group: groupExits, lent: true, use: use{remade, counted},
+			name: "max-restarts", word: &w.MaxRestarts, frequent: true, kind: kindInt, arg: "N", def: "0", group: groupExits, lent: true, use: use{remade, counted},
 			help: "How often the workers are started anew because one of this node's failed.",
 			set: func(r *Request, text string) error {
 				return setCount(&r.Job.Restart.MaxRestarts, text)
 			},
 		},
 		{
-			name: "restart-policy", word: &w.RestartPolicy, arg: "POLICY", def: "on-failure", group: groupExits, anywhere: true,
+			name: "restart-policy", word: &w.RestartPolicy, frequent: true, arg: "POLICY", def: "on-failure", group: groupExits, anywhere: true,
 			use: use{remade, othersFail, acting}, insists: true,
 			help: "Which exits of workers start them anew: never, on-failure (any but 0), always (0 too; needs --active-deadline), exit-code (those of --retryable-exit-codes), on-node-fail (none, only the loss of a node), on-node-fail-or-exit-code.",
 			set: func(r *Request, text string) error {
@@ -253,12 +249,12 @@ func restartSettings(w *ownWords) []option {
 			set:  setBackoff,
 		},
 		{
-			name: "active-deadline", word: &w.ActiveDeadline, kind: kindTime, arg: "TIME", def: "0s", group: groupExits, anywhere: true, use: always,
+			name: "active-deadline", word: &w.ActiveDeadline, frequent: true, kind: kindTime, arg: "TIME", def: "0s", group: groupExits, anywhere: true, use: always,
 			help: "Time the job may take from its first start; then it is stopped with status 124. 0: no deadline.",
 			set:  func(r *Request, text string) error { return setTime(&r.Job.Restart.Deadline, text) },
 		},
 		{
-			name: "grace", word: &w.Grace, kind: kindTime, arg: "TIME", def: "30s", group: groupExits, anywhere: true, use: always,
+			name: "grace", word: &w.Grace, frequent: true, kind: kindTime, arg: "TIME", def: "30s", group: groupExits, anywhere: true, use: always,
 			help: "Time between the first signal to the workers and SIGKILL.",
 			set:  func(r *Request, text string) error { return setTime(&r.Job.Stop.Grace, text) },
 		},
@@ -296,7 +292,7 @@ func restartSettings(w *ownWords) []option {
 func logSettings(w *ownWords) []option {
 	return []option{
 		{
-			name: "log-dir", word: &w.LogDir, arg: "DIR", group: groupLogs, lent: true, use: use{byAgents},
+			name: "log-dir", word: &w.LogDir, frequent: true, arg: "DIR", group: groupLogs, lent: true, use: use{byAgents},
 			help: "Where the directory of this run is made. muster run writes all output of workers there, unless --tee or --redirects is given. Default: a temporary one; /dev/null for none.",
 			set:  func(r *Request, text string) error { r.Job.Logs.Dir = logDir(text); return nil },
 		},
@@ -309,7 +305,7 @@ func logSettings(w *ownWords) []option {
 			},
 		},
 		{
-			name: "tee", word: &w.Tee, short: "t", arg: "SPEC", def: "0", group: groupLogs, lent: true, use: use{byAgents, divided},
+			name: "tee", word: &w.Tee, frequent: true, short: "t", arg: "SPEC", def: "0", group: groupLogs, lent: true, use: use{byAgents, divided},
 			help: "Streams that go to files and to the console; SPEC as for --redirects.",
 			set: func(r *Request, text string) (err error) {
 				r.Job.Logs.Tee, err = parseStreams(text)
@@ -344,7 +340,7 @@ func ownSettings(w *ownWords) []option {
 			},
 		},
 		{
-			name: "status-file", word: &w.StatusFile, inside: insidePod, arg: "FILE", group: groupMuster, anywhere: true, use: use{notSimulated},
+			name: "status-file", word: &w.StatusFile, frequent: true, inside: insidePod, arg: "FILE", group: groupMuster, anywhere: true, use: use{notSimulated},
 			help: "Keep the job's state in FILE as JSON.",
 			set:  func(r *Request, text string) error { r.Job.StatusFile = text; return nil },
 		},
@@ -374,12 +370,12 @@ func ownSettings(w *ownWords) []option {
 			set:  func(r *Request, text string) error { return setTime(&r.Job.See.Keep, text) },
 		},
 		{
-			name: "config", word: &w.Config, inside: insideRefused, arg: "FILE", group: groupMuster, anywhere: true, use: always,
+			name: "config", word: &w.Config, frequent: true, inside: insideRefused, arg: "FILE", group: groupMuster, anywhere: true, use: always,
 			help: "Read settings from FILE, a YAML map of flags without their dashes. The command line and variables win over it.",
 			set:  func(*Request, string) error { return nil },
 		},
 		{
-			name: "dry-run", word: &w.DryRun, inside: insideRefused, kind: kindFlag, def: "false", group: groupMuster, anywhere: true, use: always,
+			name: "dry-run", word: &w.DryRun, frequent: true, inside: insideRefused, kind: kindFlag, def: "false", group: groupMuster, anywhere: true, use: always,
 			help: "Show ranks, environment and where each value came from; start nothing.",
 			set:  func(r *Request, text string) error { return setSwitch(&r.DryRun, text) },
 		},

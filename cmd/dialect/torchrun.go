@@ -131,6 +131,9 @@ func torchrunOf(inv Invocation, p *parser, in *parsed, w *torchrunWords, adapt f
 // asked as of every setting; and warns of those to which the launcher gave another value, or that belong to an option
 // that was not given.
 func (t *torchrunJob) ownVariables(words *ownWords) {
+	if !t.env.has(ownPrefix) {
+		return
+	}
 	var idle []string
 	for i := range t.parser.options {
 		o, name := &t.parser.options[i], variable(ownPrefix, t.parser.options[i].name)
