@@ -71,8 +71,8 @@ func AccelerateLaunch(inv Invocation) (Request, error) {
 	return req, nil
 }
 
-const accelerateAbout = `Starts the workers of a PyTorch job on this machine, as Hugging Face's accelerate launch does, and watches over them; with a
-hostfile of DeepSpeed or MPI on all machines that it names.
+const accelerateAbout = "Starts the workers of a PyTorch job on this machine, as Hugging Face's accelerate launch does, and watches " +
+	"over them; with a\n" + `hostfile of DeepSpeed or MPI on all machines that it names.
 
 Flags come before the training script; everything behind it belongs to the script. Dashes and underscores in names are
 the same; names cannot be abbreviated. What no flag says comes from variables MUSTER_<FLAG>, then from the configuration

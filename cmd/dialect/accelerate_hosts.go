@@ -36,7 +36,8 @@ func (a *accelerateJob) deepspeedNodes(launcher string) {
 	if v.none {
 		a.refuse(&a.w.numMachines,
 			errhint.With(fmt.Errorf("nothing says which machines they are, as --deepspeed-multinode-launcher %s needs it", launcher),
-				"give --deepspeed-hostfile FILE with lines HOST slots=N; or --deepspeed-multinode-launcher standard, and run this command on every machine"))
+				"give --deepspeed-hostfile FILE with lines HOST slots=N; or --deepspeed-multinode-launcher standard, and run this "+
+					"command on every machine"))
 		return
 	}
 	list := a.hostfile(&a.w.deepspeedHostfile, hosts.DeepSpeed)

@@ -70,7 +70,8 @@ func accelerateBase(w *accelerateWords) []option {
 	return []option{
 		{
 			name: "config-file", word: &w.configFile, noDefault: true, arg: "FILE", group: groupOther,
-			help: "Settings to take where no flag says otherwise, as YAML or JSON. Default: accelerate/default_config.yaml in HF_HOME, else in XDG_CACHE_HOME/huggingface, else in ~/.cache/huggingface.",
+			help: "Settings to take where no flag says otherwise, as YAML or JSON. Default: accelerate/default_config.yaml in HF_HOME, " +
+				"else in XDG_CACHE_HOME/huggingface, else in ~/.cache/huggingface.",
 		},
 		{
 			name: "quiet", word: &w.quiet, short: "q", kind: kindFlag, group: groupOther,
@@ -101,8 +102,9 @@ func accelerateBase(w *accelerateWords) []option {
 			help: "Train on TPUs. Refused: torch_xla starts those processes inside of Python.",
 		},
 		{
-			name: "mixed-precision", word: &w.mixedPrecision, noDefault: true, choices: []string{"no", "fp16", "bf16", "fp8"}, group: groupResources,
-			help: "Precision of training, ACCELERATE_MIXED_PRECISION of the workers. Default: no.",
+			name: "mixed-precision", word: &w.mixedPrecision, noDefault: true, choices: []string{"no", "fp16", "bf16", "fp8"},
+			group: groupResources,
+			help:  "Precision of training, ACCELERATE_MIXED_PRECISION of the workers. Default: no.",
 		},
 		{
 			name: "num-processes", word: &w.numProcesses, kind: kindInt, noDefault: true, arg: "N", group: groupResources,
@@ -113,8 +115,9 @@ func accelerateBase(w *accelerateWords) []option {
 			help: "Machines that take part, each of which runs this command. Default: 1.",
 		},
 		{
-			name: "num-cpu-threads-per-process", word: &w.numCPUThreadsPerProcess, kind: kindInt, noDefault: true, arg: "N", group: groupResources,
-			help: "OMP_NUM_THREADS of the workers. Default: the variable as it is, else 1; with --cpu a worker's share of the cores.",
+			name: "num-cpu-threads-per-process", word: &w.numCPUThreadsPerProcess, kind: kindInt, noDefault: true, arg: "N",
+			group: groupResources,
+			help:  "OMP_NUM_THREADS of the workers. Default: the variable as it is, else 1; with --cpu a worker's share of the cores.",
 		},
 		{
 			name: "enable-cpu-affinity", word: &w.enableCPUAffinity, kind: kindFlag, group: groupResources,
@@ -129,8 +132,9 @@ func accelerateBase(w *accelerateWords) []option {
 			help: "Compiler behind torch.compile, ACCELERATE_DYNAMO_BACKEND of the workers. Default: no.",
 		},
 		{
-			name: "dynamo-mode", word: &w.dynamoMode, def: "default", choices: []string{"default", "reduce-overhead", "max-autotune"}, group: groupResources,
-			help: "What torch.compile optimizes for.",
+			name: "dynamo-mode", word: &w.dynamoMode, def: "default", choices: []string{"default", "reduce-overhead", "max-autotune"},
+			group: groupResources,
+			help:  "What torch.compile optimizes for.",
 		},
 		{
 			name: "dynamo-use-fullgraph", word: &w.dynamoUseFullgraph, kind: kindFlag, group: groupResources,
@@ -279,8 +283,9 @@ func accelerateDeepSpeed(w *accelerateWords) []option {
 			help: "Directory for parameters on NVMe.",
 		},
 		{
-			name: "gradient-accumulation-steps", word: &w.gradientAccumulationSteps, kind: kindInt, noDefault: true, arg: "N", group: groupDeepSpeed,
-			help: "Batches whose gradients are added up before a step.",
+			name: "gradient-accumulation-steps", word: &w.gradientAccumulationSteps, kind: kindInt, noDefault: true, arg: "N",
+			group: groupDeepSpeed,
+			help:  "Batches whose gradients are added up before a step.",
 		},
 		{
 			name: "gradient-clipping", word: &w.gradientClipping, kind: kindFloat, noDefault: true, arg: "NORM", group: groupDeepSpeed,
@@ -311,7 +316,9 @@ func accelerateDeepSpeed(w *accelerateWords) []option {
 				"standard", "nossh", "pdsh", "openmpi", "mvapich",
 				"mpich", "slurm",
 			}, arg: "NAME", group: groupDeepSpeed,
-			help: "How several machines are reached: standard (this command runs on each of them, as with torchrun), nossh (the same, with the hostfile's slots), or pdsh, openmpi, mvapich, mpich, slurm, for all of which muster starts the machines of the hostfile itself. Default: pdsh.",
+			help: "How several machines are reached: standard (this command runs on each of them, as with torchrun), nossh (the same, " +
+				"with the hostfile's slots), or pdsh, openmpi, mvapich, mpich, slurm, for all of which muster starts the machines of " +
+				"the hostfile itself. Default: pdsh.",
 		},
 		{
 			name: "deepspeed-moe-layer-cls-names", word: &w.deepspeedMoeLayerClsNames, noDefault: true, arg: "NAMES", group: groupDeepSpeed,

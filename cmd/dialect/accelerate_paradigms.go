@@ -28,8 +28,9 @@ func accelerateFSDP(w *accelerateWords) []option {
 			help: "TRANSFORMER_BASED_WRAP, SIZE_BASED_WRAP or NO_WRAP.",
 		},
 		{
-			name: "fsdp-transformer-layer-cls-to-wrap", word: &w.fsdpTransformerLayerClsToWrap, noDefault: true, arg: "NAMES", group: groupFSDP,
-			help: "Classes of the layers that TRANSFORMER_BASED_WRAP wraps, with commas between.",
+			name: "fsdp-transformer-layer-cls-to-wrap", word: &w.fsdpTransformerLayerClsToWrap, noDefault: true, arg: "NAMES",
+			group: groupFSDP,
+			help:  "Classes of the layers that TRANSFORMER_BASED_WRAP wraps, with commas between.",
 		},
 		{
 			name: "fsdp-backward-prefetch", noDefault: true, arg: "NAME", group: groupFSDP,
@@ -60,8 +61,9 @@ func accelerateFSDP(w *accelerateWords) []option {
 			help: "true or false: activations are computed anew in the backward pass.",
 		},
 		{
-			name: "fsdp-activation-checkpointing-offload", word: &w.fsdpActivationCheckpointingOffload, def: "false", arg: "BOOL", group: groupFSDP,
-			help: "true or false: what remains of them lies in pinned CPU memory.",
+			name: "fsdp-activation-checkpointing-offload", word: &w.fsdpActivationCheckpointingOffload, def: "false", arg: "BOOL",
+			group: groupFSDP,
+			help:  "true or false: what remains of them lies in pinned CPU memory.",
 		},
 	}
 }
@@ -98,8 +100,10 @@ func accelerateFP8(w *accelerateWords) []option {
 			help: "te: how it is made of them.",
 		},
 		{
-			name: "fp8-override-linear-precision", word: &w.fp8OverrideLinearPrecision, def: "False,False,False", arg: "BOOL", hideDefault: true, group: groupFP8,
-			help: "te: three of true or false with commas between, for fprop, dgrad and wgrad in higher precision. Default: false,false,false.",
+			name: "fp8-override-linear-precision", word: &w.fp8OverrideLinearPrecision, def: "False,False,False", arg: "BOOL",
+			hideDefault: true, group: groupFP8,
+			help: "te: three of true or false with commas between, for fprop, dgrad and wgrad in higher precision. Default: " +
+				"false,false,false.",
 		},
 		{
 			name: "fp8-opt-level", def: "O2", choices: []string{"O1", "O2"}, group: groupFP8,
@@ -132,36 +136,42 @@ func accelerateParallelism(w *accelerateWords) []option {
 			help: "Size of tensor parallelism.",
 		},
 		{
-			name: "parallelism-config-cp-size", word: &w.parallelismConfigCpSize, kind: kindInt, def: "1", arg: "N", group: groupParallelism,
-			help: "Size of context parallelism.",
+			name: "parallelism-config-cp-size", word: &w.parallelismConfigCpSize, kind: kindInt, def: "1", arg: "N",
+			group: groupParallelism,
+			help:  "Size of context parallelism.",
 		},
 		{
 			name: "parallelism-config-cp-backend", def: "torch", choices: []string{"torch"}, group: groupParallelism,
 			help: "What context parallelism is made by.",
 		},
 		{
-			name: "parallelism-config-cp-comm-strategy", word: &w.parallelismConfigCpCommStrategy, def: "allgather", arg: "WORD", group: groupParallelism,
-			help: "allgather or alltoall.",
+			name: "parallelism-config-cp-comm-strategy", word: &w.parallelismConfigCpCommStrategy, def: "allgather", arg: "WORD",
+			group: groupParallelism,
+			help:  "allgather or alltoall.",
 		},
 		{
-			name: "parallelism-config-sp-size", word: &w.parallelismConfigSpSize, kind: kindInt, def: "1", arg: "N", group: groupParallelism,
-			help: "Size of sequence parallelism.",
+			name: "parallelism-config-sp-size", word: &w.parallelismConfigSpSize, kind: kindInt, def: "1", arg: "N",
+			group: groupParallelism,
+			help:  "Size of sequence parallelism.",
 		},
 		{
 			name: "parallelism-config-sp-backend", def: "deepspeed", choices: []string{"deepspeed"}, group: groupParallelism,
 			help: "What sequence parallelism is made by.",
 		},
 		{
-			name: "parallelism-config-sp-seq-length", word: &w.parallelismConfigSpSeqLength, noDefault: true, arg: "WORD", group: groupParallelism,
-			help: "Length of all sequences where they are alike.",
+			name: "parallelism-config-sp-seq-length", word: &w.parallelismConfigSpSeqLength, noDefault: true, arg: "WORD",
+			group: groupParallelism,
+			help:  "Length of all sequences where they are alike.",
 		},
 		{
-			name: "parallelism-config-sp-seq-length-is-variable", word: &w.parallelismConfigSpSeqLengthIsVariable, def: "true", arg: "BOOL", group: groupParallelism,
+			name: "parallelism-config-sp-seq-length-is-variable", word: &w.parallelismConfigSpSeqLengthIsVariable, def: "true",
+			arg: "BOOL", group: groupParallelism,
 			help: "true or false: sequences differ in length.",
 		},
 		{
-			name: "parallelism-config-sp-attn-implementation", word: &w.parallelismConfigSpAttnImplementation, def: "sdpa", arg: "WORD", group: groupParallelism,
-			help: "Implementation of attention, such as sdpa or flash_attention_2.",
+			name: "parallelism-config-sp-attn-implementation", word: &w.parallelismConfigSpAttnImplementation, def: "sdpa", arg: "WORD",
+			group: groupParallelism,
+			help:  "Implementation of attention, such as sdpa or flash_attention_2.",
 		},
 	}
 }
@@ -186,20 +196,23 @@ func accelerateMegatron(w *accelerateWords) []option {
 			help: "true or false: the loss skips ends of documents.",
 		},
 		{
-			name: "megatron-lm-overlap-cpu-optimizer-d2h-h2d", word: &w.megatronLMOverlapCPUOptimizerD2hH2d, def: "false", arg: "BOOL", group: groupMegatron,
-			help: "true or false: copies overlap with the optimizer on the CPU.",
+			name: "megatron-lm-overlap-cpu-optimizer-d2h-h2d", word: &w.megatronLMOverlapCPUOptimizerD2hH2d, def: "false", arg: "BOOL",
+			group: groupMegatron,
+			help:  "true or false: copies overlap with the optimizer on the CPU.",
 		},
 		{
 			name: "megatron-lm-no-save-optim", word: &w.megatronLMNoSaveOptim, def: "false", arg: "BOOL", group: groupMegatron,
 			help: "true or false: the optimizer is not saved.",
 		},
 		{
-			name: "megatron-lm-optimizer-cpu-offload", word: &w.megatronLMOptimizerCPUOffload, def: "false", arg: "BOOL", group: groupMegatron,
-			help: "true or false: the optimizer runs on the CPU.",
+			name: "megatron-lm-optimizer-cpu-offload", word: &w.megatronLMOptimizerCPUOffload, def: "false", arg: "BOOL",
+			group: groupMegatron,
+			help:  "true or false: the optimizer runs on the CPU.",
 		},
 		{
-			name: "megatron-lm-use-precision-aware-optimizer", word: &w.megatronLMUsePrecisionAwareOptimizer, def: "false", arg: "BOOL", group: groupMegatron,
-			help: "true or false: the optimizer may keep its states in other precisions.",
+			name: "megatron-lm-use-precision-aware-optimizer", word: &w.megatronLMUsePrecisionAwareOptimizer, def: "false", arg: "BOOL",
+			group: groupMegatron,
+			help:  "true or false: the optimizer may keep its states in other precisions.",
 		},
 		{
 			name: "megatron-lm-decoder-last-pipeline-num-layers", kind: kindInt, noDefault: true, arg: "N", group: groupMegatron,
@@ -214,16 +227,19 @@ func accelerateMegatron(w *accelerateWords) []option {
 			help: "Micro-batches of a pipeline.",
 		},
 		{
-			name: "megatron-lm-sequence-parallelism", word: &w.megatronLMSequenceParallelism, noDefault: true, arg: "BOOL", group: groupMegatron,
-			help: "true or false: sequence parallelism beside tensor parallelism.",
+			name: "megatron-lm-sequence-parallelism", word: &w.megatronLMSequenceParallelism, noDefault: true, arg: "BOOL",
+			group: groupMegatron,
+			help:  "true or false: sequence parallelism beside tensor parallelism.",
 		},
 		{
-			name: "megatron-lm-recompute-activations", word: &w.megatronLMRecomputeActivations, noDefault: true, arg: "BOOL", group: groupMegatron,
-			help: "true or false: selective recomputation of activations.",
+			name: "megatron-lm-recompute-activations", word: &w.megatronLMRecomputeActivations, noDefault: true, arg: "BOOL",
+			group: groupMegatron,
+			help:  "true or false: selective recomputation of activations.",
 		},
 		{
-			name: "megatron-lm-use-distributed-optimizer", word: &w.megatronLMUseDistributedOptimizer, noDefault: true, arg: "BOOL", group: groupMegatron,
-			help: "true or false: data parallel ranks share out the optimizer.",
+			name: "megatron-lm-use-distributed-optimizer", word: &w.megatronLMUseDistributedOptimizer, noDefault: true, arg: "BOOL",
+			group: groupMegatron,
+			help:  "true or false: data parallel ranks share out the optimizer.",
 		},
 		{
 			name: "megatron-lm-gradient-clipping", kind: kindFloat, def: "1.0", arg: "X", group: groupMegatron,
@@ -262,19 +278,22 @@ func accelerateMegatron(w *accelerateWords) []option {
 			help: "Dropout of hidden layers.",
 		},
 		{
-			name: "megatron-lm-attention-softmax-in-fp32", word: &w.megatronLMAttentionSoftmaxInFp32, noDefault: true, arg: "BOOL", group: groupMegatron,
-			help: "true or false: softmax of attention in 32 bits.",
+			name: "megatron-lm-attention-softmax-in-fp32", word: &w.megatronLMAttentionSoftmaxInFp32, noDefault: true, arg: "BOOL",
+			group: groupMegatron,
+			help:  "true or false: softmax of attention in 32 bits.",
 		},
 		{
 			name: "megatron-lm-expert-tensor-parallel-size", kind: kindInt, noDefault: true, arg: "N", group: groupMegatron,
 			help: "Size of tensor parallelism among experts.",
 		},
 		{
-			name: "megatron-lm-calculate-per-token-loss", word: &w.megatronLMCalculatePerTokenLoss, noDefault: true, arg: "BOOL", group: groupMegatron,
-			help: "true or false: the loss is by token.",
+			name: "megatron-lm-calculate-per-token-loss", word: &w.megatronLMCalculatePerTokenLoss, noDefault: true, arg: "BOOL",
+			group: groupMegatron,
+			help:  "true or false: the loss is by token.",
 		},
 		{
-			name: "megatron-lm-use-rotary-position-embeddings", word: &w.megatronLMUseRotaryPositionEmbeddings, noDefault: true, arg: "BOOL", group: groupMegatron,
+			name: "megatron-lm-use-rotary-position-embeddings", word: &w.megatronLMUseRotaryPositionEmbeddings, noDefault: true,
+			arg: "BOOL", group: groupMegatron,
 			help: "true or false: rotary position embeddings.",
 		},
 	}

@@ -401,7 +401,8 @@ func (p *parser) unknown(word string) error {
 	}
 	if own := strings.TrimPrefix(plain(typed), "--"); anywhere(own) != nil {
 		return errhint.With(fmt.Errorf("unknown flag %s", typed),
-			fmt.Sprintf("it is muster's own: put it in front of the launcher's name, as in muster --%s … %s …; where a link has that name, set %s", own, p.prog, ownPrefix+strings.ToUpper(strings.ReplaceAll(own, "-", "_"))))
+			fmt.Sprintf("it is muster's own: put it in front of the launcher's name, as in muster --%s … %s …; where a link has that "+
+				"name, set %s", own, p.prog, ownPrefix+strings.ToUpper(strings.ReplaceAll(own, "-", "_"))))
 	}
 	return unknownFlag(typed, known, "-h")
 }

@@ -37,25 +37,30 @@ func checkSettings(w *ownWords) []option {
 	check := func(r *Request) *job.CheckRules { return &r.Job.Check }
 	return []option{
 		{
-			name: "network-check", word: &w.NetworkCheck, frequent: true, dlrover: true, kind: kindFlag, def: "false", group: groupCheck, anywhere: true, use: always,
-			help: "Test each node by itself and then pairs of nodes, before the first start and before each new round. A node at fault leaves the job with status 80, and only the guilty one is blamed.",
-			set:  func(r *Request, text string) error { return setSwitch(&check(r).Network, text) },
+			name: "network-check", word: &w.NetworkCheck, frequent: true, dlrover: true, kind: kindFlag, def: "false", group: groupCheck,
+			anywhere: true, use: always,
+			help: "Test each node by itself and then pairs of nodes, before the first start and before each new round. A node at fault " +
+				"leaves the job with status 80, and only the guilty one is blamed.",
+			set: func(r *Request, text string) error { return setSwitch(&check(r).Network, text) },
 		},
 		{
-			name: "network-check-full", word: &w.NetworkCheckFull, kind: kindFlag, def: "false", group: groupCheck, anywhere: true, use: always,
+			name: "network-check-full", word: &w.NetworkCheckFull, kind: kindFlag, def: "false", group: groupCheck, anywhere: true,
+			use:  always,
 			help: "Test every pair of nodes, so that every link is judged; implies --network-check.",
 			set:  func(r *Request, text string) error { return setSwitch(&check(r).Full, text) },
 		},
 		{
-			name: "network-check-timeout", word: &w.NetworkCheckTimeout, kind: kindTime, arg: "TIME", def: defaultBudget, group: groupCheck, anywhere: true,
+			name: "network-check-timeout", word: &w.NetworkCheckTimeout, kind: kindTime, arg: "TIME", def: defaultBudget,
+			group: groupCheck, anywhere: true,
 			use:  use{anyCheck},
 			help: "What one node's own tests, and each round of pairs, may take.",
 			set:  func(r *Request, text string) error { return setPositive(&check(r).Budget, text, time.Millisecond) },
 		},
 		{
-			name: "straggler-factor", word: &w.StragglerFactor, kind: kindFloat, arg: "X", def: defaultFactorSlow, group: groupCheck, anywhere: true,
-			use:  use{checked, losable},
-			help: "How many times slower than the others a node is that counts as a straggler.",
+			name: "straggler-factor", word: &w.StragglerFactor, kind: kindFloat, arg: "X", def: defaultFactorSlow, group: groupCheck,
+			anywhere: true,
+			use:      use{checked, losable},
+			help:     "How many times slower than the others a node is that counts as a straggler.",
 			set: func(r *Request, text string) error {
 				f, err := pyFloat(text)
 				if err != nil || !(f >= 1) || math.IsInf(f, 0) {
@@ -66,7 +71,8 @@ func checkSettings(w *ownWords) []option {
 			},
 		},
 		{
-			name: "straggler-rule", word: &w.StragglerRule, arg: "mean|median", def: "mean", group: groupCheck, anywhere: true, use: use{checked, losable},
+			name: "straggler-rule", word: &w.StragglerRule, arg: "mean|median", def: "mean", group: groupCheck, anywhere: true,
+			use:  use{checked, losable},
 			help: "What a node's time is compared with: the mean of the others, or the median of all, as DLRover does.",
 			set: func(r *Request, text string) error {
 				check(r).StragglerMedian = text == "median"
@@ -74,62 +80,77 @@ func checkSettings(w *ownWords) []option {
 			},
 		},
 		{
-			name: "exclude-straggler", word: &w.ExcludeStraggler, dlrover: true, kind: kindFlag, def: "false", group: groupCheck, anywhere: true,
-			use:  use{trained, losable},
-			help: "A straggler leaves the job with status 81; otherwise it is only told. One that the network check finds leaves at once, one that holds up the steps of the training at the next restart.",
-			set:  func(r *Request, text string) error { return setSwitch(&check(r).ExcludeStraggler, text) },
+			name: "exclude-straggler", word: &w.ExcludeStraggler, dlrover: true, kind: kindFlag, def: "false", group: groupCheck,
+			anywhere: true,
+			use:      use{trained, losable},
+			help: "A straggler leaves the job with status 81; otherwise it is only told. One that the network check finds leaves at " +
+				"once, one that holds up the steps of the training at the next restart.",
+			set: func(r *Request, text string) error { return setSwitch(&check(r).ExcludeStraggler, text) },
 		},
 		{
-			name: "comm-perf-test", word: &w.CommPerfTest, dlrover: true, kind: kindFlag, def: "false", group: groupCheck, anywhere: true, use: use{checked},
+			name: "comm-perf-test", word: &w.CommPerfTest, dlrover: true, kind: kindFlag, def: "false", group: groupCheck, anywhere: true,
+			use:  use{checked},
 			help: "Once the network check was passed, measure and print the bandwidth of all nodes together.",
 			set:  func(r *Request, text string) error { return setSwitch(&check(r).CommPerf, text) },
 		},
 		{
-			name: "min-net-bandwidth", word: &w.MinNetBandwidth, kind: kindFloat, arg: "MB/s", def: fmt.Sprint(defaultNetBandwidth), group: groupCheck,
+			name: "min-net-bandwidth", word: &w.MinNetBandwidth, kind: kindFloat, arg: "MB/s", def: fmt.Sprint(defaultNetBandwidth),
+			group:    groupCheck,
 			anywhere: true, use: use{measured, losable, tokened},
-			help: "What --comm-perf-test wants of a TCP stream between two nodes, where the job has a token; less is told, and nobody leaves for it. 1 MB is 10^6 bytes.",
-			set:  func(r *Request, text string) error { return setBandwidth(&check(r).MinNetBandwidth, text) },
+			help: "What --comm-perf-test wants of a TCP stream between two nodes, where the job has a token; less is told, and nobody " +
+				"leaves for it. 1 MB is 10^6 bytes.",
+			set: func(r *Request, text string) error { return setBandwidth(&check(r).MinNetBandwidth, text) },
 		},
 		{
-			name: "switchbox-check", word: &w.SwitchboxCheck, dlrover: true, kind: kindFlag, def: "false", group: groupCheck, anywhere: true, use: always,
+			name: "switchbox-check", word: &w.SwitchboxCheck, dlrover: true, kind: kindFlag, def: "false", group: groupCheck,
+			anywhere: true, use: always,
 			help: "Test the links between pairs of accelerators of this node.",
 			set:  checkSwitch, // settleCheck fills in the rest
 		},
 		{
-			name: "box-pairs", word: &w.BoxPairs, dlrover: true, kind: kindPairs, separator: " ", arg: "A:B ...", def: job.DefaultBoxPairs, group: groupCheck,
+			name: "box-pairs", word: &w.BoxPairs, dlrover: true, kind: kindPairs, separator: " ", arg: "A:B ...", def: job.DefaultBoxPairs,
+			group:    groupCheck,
 			anywhere: true, use: use{boxed},
-			help: "Pairs of devices for --switchbox-check, by their numbers on this node: in one word with blanks or commas between, in several words, or with the flag repeated.",
+			help: "Pairs of devices for --switchbox-check, by their numbers on this node: in one word with blanks or commas between, in " +
+				"several words, or with the flag repeated.",
 			set: func(r *Request, text string) (err error) {
 				check(r).Switchbox.Pairs, err = ParsePairs(text)
 				return err
 			},
 		},
 		{
-			name: "min-bandwidth", word: &w.MinBandwidth, dlrover: true, kind: kindFloat, arg: "MB/s", def: fmt.Sprint(DefaultMinBandwidth), group: groupCheck, anywhere: true,
+			name: "min-bandwidth", word: &w.MinBandwidth, dlrover: true, kind: kindFloat, arg: "MB/s",
+			def: fmt.Sprint(DefaultMinBandwidth), group: groupCheck, anywhere: true,
 			use:  use{boxed},
 			help: "What each pair has to reach in both directions; 1 MB is 10^6 bytes.",
 			set:  func(r *Request, text string) error { return setBandwidth(&check(r).Switchbox.MinBandwidth, text) },
 		},
 		{
-			name: "min-channels", word: &w.MinChannels, dlrover: true, kind: kindInt, arg: "N", def: fmt.Sprint(DefaultMinChannels), group: groupCheck, anywhere: true,
+			name: "min-channels", word: &w.MinChannels, dlrover: true, kind: kindInt, arg: "N", def: fmt.Sprint(DefaultMinChannels),
+			group: groupCheck, anywhere: true,
 			use:  use{boxed},
 			help: "How many healthy pairs a node needs; with fewer it is at fault.",
 			set:  func(r *Request, text string) error { return setCount(&check(r).Switchbox.MinChannels, text) },
 		},
 		{
 			name: "on-node-fault", word: &w.OnNodeFault, arg: "CMD", group: groupCheck, anywhere: true, use: use{leaves},
-			help: "Command for the shell, run by the node with group rank 0 for each node that has to leave: MUSTER_NODE, MUSTER_VERDICT (faulty, straggler, undecided), MUSTER_STATUS and MUSTER_REASON tell it which and why. It could cordon the node.",
-			set:  func(r *Request, text string) error { check(r).OnNodeFault = text; return nil },
+			help: "Command for the shell, run by the node with group rank 0 for each node that has to leave: MUSTER_NODE, " +
+				"MUSTER_VERDICT (faulty, straggler, undecided), MUSTER_STATUS and MUSTER_REASON tell it which and why. It could cordon " +
+				"the node.",
+			set: func(r *Request, text string) error { check(r).OnNodeFault = text; return nil },
 		},
 		{
 			name: "quarantine", word: &w.Quarantine, kind: kindTime, arg: "TIME", def: defaultQuarantine, group: groupCheck, anywhere: true,
-			use:  use{byAgents, leaves, severalNodes, comeBack, spareNodes},
-			help: "How long a node that had to leave may not come back: twice as long with each time. It is known by its name and by the ids of its accelerators. 0: it may at once.",
-			set:  func(r *Request, text string) error { return setTime(&check(r).Quarantine, text) },
+			use: use{byAgents, leaves, severalNodes, comeBack, spareNodes},
+			help: "How long a node that had to leave may not come back: twice as long with each time. It is known by its name and by " +
+				"the ids of its accelerators. 0: it may at once.",
+			set: func(r *Request, text string) error { return setTime(&check(r).Quarantine, text) },
 		},
 		{
 			name: "health-endpoint", word: &w.HealthEndpoint, arg: "unix:PATH", group: groupCheck, anywhere: true, use: use{byAgents},
-			help: "Ask a health service of the site at a Unix socket whether this node is fit, before it takes part in a round, in the protocol of NVIDIA's resiliency extension (nvhcd.HealthCheckService). A node that is not leaves with status 80; an answer that cannot be used changes nothing.",
+			help: "Ask a health service of the site at a Unix socket whether this node is fit, before it takes part in a round, in the " +
+				"protocol of NVIDIA's resiliency extension (nvhcd.HealthCheckService). A node that is not leaves with status 80; an " +
+				"answer that cannot be used changes nothing.",
 			set: func(r *Request, text string) (err error) {
 				r.Job.Health.Socket, err = job.SocketPath(text)
 				return err
@@ -137,8 +158,10 @@ func checkSettings(w *ownWords) []option {
 		},
 		{
 			name: "health-command", word: &w.HealthCommand, arg: "CMD", group: groupCheck, anywhere: true, use: use{byAgents},
-			help: "Command for the shell that says by its exit status whether this node is fit, before it takes part in a round: 0 that it is; any other that it is not, and its last line says why: the node leaves with status 80. A command that cannot be run, is killed, or takes longer than 60 s changes nothing. It has MUSTER_NODE, MUSTER_RUN_ID and MUSTER_ROUND.",
-			set:  func(r *Request, text string) error { r.Job.Health.Command = text; return notBlank(text, "a command") },
+			help: "Command for the shell that says by its exit status whether this node is fit, before it takes part in a round: 0 that " +
+				"it is; any other that it is not, and its last line says why: the node leaves with status 80. A command that cannot be " +
+				"run, is killed, or takes longer than 60 s changes nothing. It has MUSTER_NODE, MUSTER_RUN_ID and MUSTER_ROUND.",
+			set: func(r *Request, text string) error { r.Job.Health.Command = text; return notBlank(text, "a command") },
 		},
 		{
 			name: "report", word: &w.Report, arg: "DIR", group: groupCheck, anywhere: true, use: use{anyCheck},

@@ -26,9 +26,12 @@ func checkpointSettings(w *ownWords) []option {
 	rules := func(r *Request) *job.CheckpointRules { return &r.Job.Checkpoint }
 	return []option{
 		{
-			name: "ckpt", word: &w.Ckpt, frequent: true, arg: "auto|on|off", def: "auto", group: groupCheckpoint, anywhere: true, use: use{ranked},
-			help: "Keep what workers save through muster.checkpoint, or DLRover's API, in memory, and write it to disk behind them. auto: on for dlrover-run, and elsewhere where another flag of this group but --ckpt-notices is given. On several nodes without a job token (--token-file; with --hosts there always is one) each keeps its own workers' alone.",
-			set:  func(_ *Request, text string) error { return oneOf(text, "auto", "on", "off") }, // settleCheckpoint decides
+			name: "ckpt", word: &w.Ckpt, frequent: true, arg: "auto|on|off", def: "auto", group: groupCheckpoint, anywhere: true,
+			use: use{ranked},
+			help: "Keep what workers save through muster.checkpoint, or DLRover's API, in memory, and write it to disk behind them. " +
+				"auto: on for dlrover-run, and elsewhere where another flag of this group but --ckpt-notices is given. On several nodes " +
+				"without a job token (--token-file; with --hosts there always is one) each keeps its own workers' alone.",
+			set: func(_ *Request, text string) error { return oneOf(text, "auto", "on", "off") }, // settleCheckpoint decides
 		},
 		{
 			name: "ckpt-dir", word: &w.CkptDir, frequent: true, arg: "DIR", group: groupCheckpoint, anywhere: true, use: use{ranked, keeps},
@@ -36,37 +39,47 @@ func checkpointSettings(w *ownWords) []option {
 			set:  func(r *Request, text string) error { rules(r).Dir = text; return notBlank(text, "a directory") },
 		},
 		{
-			name: "ckpt-keep", word: &w.CkptKeep, kind: kindInt, arg: "N", def: "0", group: groupCheckpoint, anywhere: true, use: use{ranked, keeps},
+			name: "ckpt-keep", word: &w.CkptKeep, kind: kindInt, arg: "N", def: "0", group: groupCheckpoint, anywhere: true,
+			use:  use{ranked, keeps},
 			help: "How many steps stay on disk; older ones are removed when a newer one is there whole. 0: all.",
 			set:  func(r *Request, text string) error { return setCount(&rules(r).Keep, text) },
 		},
 		{
 			name: "ckpt-rate", word: &w.CkptRate, arg: "SIZE", def: "0", group: groupCheckpoint, anywhere: true, use: use{ranked, keeps},
-			help: "How many bytes a second a node writes to disk at most, such as 500MB (10^6) or 2GiB (2^30), so that training has the rest of the disk or network. 0: as many as it takes.",
+			help: "How many bytes a second a node writes to disk at most, such as 500MB (10^6) or 2GiB (2^30), so that training has the " +
+				"rest of the disk or network. 0: as many as it takes.",
 			set: func(r *Request, text string) (err error) {
 				if rules(r).Rate, err = parseSize(text); err == nil && 0 < rules(r).Rate && rules(r).Rate < leastRate {
-					return errors.New("give 64KiB a second at least, such as 5MB (without a unit it is bytes), or 0 for as many as it takes")
+					return errors.New("give 64KiB a second at least, such as 5MB (without a unit it is bytes), or 0 for as many as it " +
+						"takes")
 				}
 				return err
 			},
 		},
 		{
 			name: "ckpt-replicas", word: &w.CkptReplicas, kind: kindInt, arg: "N", def: "1", group: groupCheckpoint, anywhere: true,
-			use:  use{ranked, keeps, severalNodes, tokened},
-			help: "On how many nodes a copy of each worker's state is kept, its own included: with 2, what is in memory survives the loss of a node. Copies lie as far apart as the ranks do, which --topology-file sorts by switches.",
-			set:  func(r *Request, text string) error { return setCount(&rules(r).Replicas, text) },
+			use: use{ranked, keeps, severalNodes, tokened},
+			help: "On how many nodes a copy of each worker's state is kept, its own included: with 2, what is in memory survives the " +
+				"loss of a node. Copies lie as far apart as the ranks do, which --topology-file sorts by switches.",
+			set: func(r *Request, text string) error { return setCount(&rules(r).Replicas, text) },
 		},
 		{
-			name: "ckpt-shim", word: &w.CkptShim, arg: "auto|on|off", def: "auto", group: groupCheckpoint, anywhere: true, use: use{ranked, keeps},
-			help: "Whether workers that import DLRover's package dlrover get muster's flash checkpoint. on: always; what else an installed package has is found behind it. auto: the same in dlrover-run; elsewhere where none is installed, otherwise that one, with a saver of its own. off: never; in dlrover-run the installed one's flash checkpoint is refused at once then, as it would wait for DLRover's agent.",
+			name: "ckpt-shim", word: &w.CkptShim, arg: "auto|on|off", def: "auto", group: groupCheckpoint, anywhere: true,
+			use: use{ranked, keeps},
+			help: "Whether workers that import DLRover's package dlrover get muster's flash checkpoint. on: always; what else an " +
+				"installed package has is found behind it. auto: the same in dlrover-run; elsewhere where none is installed, otherwise " +
+				"that one, with a saver of its own. off: never; in dlrover-run the installed one's flash checkpoint is refused at " +
+				"once then, as it would wait for DLRover's agent.",
 			set: func(r *Request, text string) error {
 				rules(r).Shim = map[string]python.Shim{"on": python.ShimAlways, "off": python.ShimNever}[text]
 				return oneOf(text, "auto", "on", "off")
 			},
 		},
 		{
-			name: "ckpt-slots", word: &w.CkptSlots, arg: "auto|1|2", def: "auto", group: groupCheckpoint, anywhere: true, use: use{ranked, keeps},
-			help: "How many copies of its state a worker has in memory. With one, a worker that dies while it saves leaves none. auto: two where a second one takes less than 60 % of the memory that is left.",
+			name: "ckpt-slots", word: &w.CkptSlots, arg: "auto|1|2", def: "auto", group: groupCheckpoint, anywhere: true,
+			use: use{ranked, keeps},
+			help: "How many copies of its state a worker has in memory. With one, a worker that dies while it saves leaves none. auto: " +
+				"two where a second one takes less than 60 % of the memory that is left.",
 			set: func(r *Request, text string) error {
 				rules(r).Slots = map[string]int{"1": 1, "2": 2}[text]
 				return oneOf(text, "auto", "1", "2")
@@ -74,14 +87,16 @@ func checkpointSettings(w *ownWords) []option {
 		},
 		{
 			name: "ckpt-signal", word: &w.CkptSignal, arg: "SIG", group: groupCheckpoint, anywhere: true, use: use{ranked, keeps},
-			help: "The signal that has muster write the newest step in memory to disk while training goes on, such as USR1 for sbatch --signal=B:USR1@60. Workers that handle it get it, too.",
+			help: "The signal that has muster write the newest step in memory to disk while training goes on, such as USR1 for sbatch " +
+				"--signal=B:USR1@60. Workers that handle it get it, too.",
 			set: func(r *Request, text string) (err error) {
 				rules(r).Signal, err = parseSaveSignal(text)
 				return err
 			},
 		},
 		{
-			name: "ckpt-on-file", word: &w.CkptOnFile, inside: insidePod, arg: "FILE", group: groupCheckpoint, anywhere: true, use: use{ranked, keeps},
+			name: "ckpt-on-file", word: &w.CkptOnFile, inside: insidePod, arg: "FILE", group: groupCheckpoint, anywhere: true,
+			use:  use{ranked, keeps},
 			help: "The same when this file appears.",
 			set:  func(r *Request, text string) error { rules(r).OnFile = text; return notBlank(text, "a file") },
 		},
@@ -91,17 +106,22 @@ func checkpointSettings(w *ownWords) []option {
 			set:  func(r *Request, text string) error { rules(r).OnCommand = text; return notBlank(text, "a command") },
 		},
 		{
-			name: "ckpt-notices", word: &w.CkptNotices, arg: "auto|off", def: "auto", group: groupCheckpoint, anywhere: true, use: use{ranked, keeps},
-			help: "The same when the metadata service of AWS, GCP or Azure says that the machine will be taken away. auto: it is asked where the machine is one of these clouds'.",
+			name: "ckpt-notices", word: &w.CkptNotices, arg: "auto|off", def: "auto", group: groupCheckpoint, anywhere: true,
+			use: use{ranked, keeps},
+			help: "The same when the metadata service of AWS, GCP or Azure says that the machine will be taken away. auto: it is asked " +
+				"where the machine is one of these clouds'.",
 			set: func(r *Request, text string) error {
 				rules(r).Unasked = text == "off"
 				return oneOf(text, "auto", "off")
 			},
 		},
 		{
-			name: "ckpt-salvage", word: &w.CkptSalvage, kind: kindTime, arg: "TIME", def: "60s", group: groupCheckpoint, anywhere: true, use: use{ranked, keeps},
-			help: "How long it may take, when muster itself is killed, to bring to disk the newest step that was in memory only. What cannot be, and on several nodes all of it, stays in memory, for muster ckpt save and for the next start with the same run id. 0: it is lost.",
-			set:  func(r *Request, text string) error { return setTime(&rules(r).Salvage, text) },
+			name: "ckpt-salvage", word: &w.CkptSalvage, kind: kindTime, arg: "TIME", def: "60s", group: groupCheckpoint, anywhere: true,
+			use: use{ranked, keeps},
+			help: "How long it may take, when muster itself is killed, to bring to disk the newest step that was in memory only. What " +
+				"cannot be, and on several nodes all of it, stays in memory, for muster ckpt save and for the next start with the same " +
+				"run id. 0: it is lost.",
+			set: func(r *Request, text string) error { return setTime(&rules(r).Salvage, text) },
 		},
 	}
 }

@@ -60,7 +60,8 @@ func parseClick(p *parser, w *colossalWords, argv []string) (*clickParsed, error
 		}
 		if len(rest) > 0 {
 			out.warnings = append(out.warnings,
-				fmt.Sprintf("%s behind the script is taken for colossalai's own, as colossalai does: put -- in front of the script to leave it to that", spelling))
+				fmt.Sprintf("%s behind the script is taken for colossalai's own, as colossalai does: put -- in front of the script to "+
+					"leave it to that", spelling))
 		}
 		v, err := o.convert(text, job.Source{Kind: job.FromFlag, Name: "--" + o.name})
 		if err != nil {

@@ -33,11 +33,13 @@ func ColossalAI(inv Invocation) (Request, error) {
 		return Request{}, printed(colossalParser(new(colossalWords)).help())
 	case "check":
 		return Request{},
-			errhint.With(errhint.Usagef("cannot do colossalai check: it looks at the installed versions of PyTorch and CUDA, and starts nothing"),
+			errhint.With(errhint.Usagef("cannot do colossalai check: it looks at the installed versions of PyTorch and CUDA, and starts "+
+				"nothing"),
 				"run it by colossalai itself; muster check looks at this node")
 	case "benchmark":
 		return Request{},
-			errhint.With(errhint.Usagef("cannot do colossalai benchmark: it measures Colossal-AI's own layers, and is gone from its newer versions"),
+			errhint.With(errhint.Usagef("cannot do colossalai benchmark: it measures Colossal-AI's own layers, and is gone from its "+
+				"newer versions"),
 				"run it by colossalai itself")
 	}
 	return Request{}, errhint.With(errhint.Usagef("unknown command %q of colossalai", word), "to start a job: colossalai run")
@@ -297,4 +299,6 @@ func (c *colossalJob) settings(p *parser, req *Request) {
 }
 
 // has reports whether the program knows an option, or hands it to the one that it starts.
-func (p *parser) has(name string) bool { return optionNamed(p.options, name) != nil || optionNamed(p.beneath, name) != nil }
+func (p *parser) has(name string) bool {
+	return optionNamed(p.options, name) != nil || optionNamed(p.beneath, name) != nil
+}

@@ -246,7 +246,8 @@ func (d *deepSpeedJob) finish() (Request, error) {
 	}
 	return finishLauncher(&d.torchrunJob, d.inv, habits, func(words *ownWords) {
 		if d.job.Isolate {
-			d.wrong.add(fmt.Errorf("cannot use %s with deepspeed: its scripts choose the device of their local rank among all that are listed",
+			d.wrong.add(fmt.Errorf("cannot use %s with deepspeed: its scripts choose the device of their local rank among all that are "+
+				"listed",
 				words.IsolateDevices.written()))
 		}
 	})

@@ -328,7 +328,8 @@ func (d *deepSpeedJob) elastic(total int) {
 		most = total
 	}
 	if least < 1 || most < least {
-		d.wrong.add(fmt.Errorf("cannot use --min_elastic_nodes %d and --max_elastic_nodes %d: give numbers from 1, the first not above the second", least, most))
+		d.wrong.add(fmt.Errorf("cannot use --min_elastic_nodes %d and --max_elastic_nodes %d: give numbers from 1, the first not above "+
+			"the second", least, most))
 		least, most = 1, total
 	}
 	d.job.Nodes = job.Range{Min: min(least, total), Max: min(most, total)}

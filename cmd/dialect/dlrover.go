@@ -267,13 +267,15 @@ func (d *dlroverJob) dlroverIdle() {
 		d.job.Env.Set = append(d.job.Env.Set, job.Var{Name: "HCCL_IF_BASE_PORT", Value: strconv.Itoa(port.n), Source: port.source})
 	}
 	if v.saveAtBreakpoint.on {
-		d.warn("--save_at_breakpoint changes nothing: wherever muster keeps checkpoints in memory, the newest one is written whenever workers end")
+		d.warn("--save_at_breakpoint changes nothing: wherever muster keeps checkpoints in memory, the newest one is written whenever " +
+			"workers end")
 	}
 	if v.autoTunning.on {
 		d.warn("--auto_tunning has no effect: no master tunes data loaders and optimizers")
 	}
 	if v.ucpDeviceType.explicit() || d.env["DLROVER_TRAINING_ELASTIC_MODE"] == "ucp" {
-		d.warn("DeepSpeed's universal checkpoints are not converted when the number of nodes changes: --ucp_device_type and DLROVER_TRAINING_ELASTIC_MODE=ucp have no effect")
+		d.warn("DeepSpeed's universal checkpoints are not converted when the number of nodes changes: --ucp_device_type and " +
+			"DLROVER_TRAINING_ELASTIC_MODE=ucp have no effect")
 	}
 	if conf, err := parseConf(v.rdzvConf.text); err == nil && conf["pend_timeout"] != "" && !d.master.Certain() {
 		d.warn("--rdzv-conf: pend_timeout has no effect: a node that is not needed waits until it is, or until the job ends")

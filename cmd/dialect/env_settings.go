@@ -20,9 +20,11 @@ func envSettings(w *ownWords) []option {
 	later := func(*Request, string) error { return nil }
 	return []option{
 		{
-			name: "env", word: &w.Env, frequent: true, arg: "NAME[=VALUE]", separator: several, group: groupEnv, anywhere: true, use: always,
-			help: "Set a variable for all workers on all nodes, byte for byte; without a value the one that muster has. May be given again; in a variable, one on each line.",
-			set:  later,
+			name: "env", word: &w.Env, frequent: true, arg: "NAME[=VALUE]", separator: several, group: groupEnv, anywhere: true,
+			use: always,
+			help: "Set a variable for all workers on all nodes, byte for byte; without a value the one that muster has. May be given " +
+				"again; in a variable, one on each line.",
+			set: later,
 		},
 		{
 			name: "env-file", word: &w.EnvFile, arg: "FILE", separator: several, group: groupEnv, anywhere: true, use: always,
@@ -31,11 +33,13 @@ func envSettings(w *ownWords) []option {
 		},
 		{
 			name: "env-expand", word: &w.EnvExpand, kind: kindFlag, def: "false", group: groupEnv, anywhere: true, use: use{setsEnv},
-			help: "Replace $NAME and ${NAME} in values of --env and --env-file on each node; $$ is a dollar sign, and what stands in single quotes in a file stays.",
-			set:  checkSwitch,
+			help: "Replace $NAME and ${NAME} in values of --env and --env-file on each node; $$ is a dollar sign, and what stands in " +
+				"single quotes in a file stays.",
+			set: checkSwitch,
 		},
 		{
-			name: "env-unset", word: &w.EnvUnset, kind: kindList, separator: ",", arg: "NAMES", group: groupEnv, anywhere: true, use: always,
+			name: "env-unset", word: &w.EnvUnset, kind: kindList, separator: ",", arg: "NAMES", group: groupEnv, anywhere: true,
+			use:  always,
 			help: "Variables that workers do not get from anywhere, with commas between; * stands for any letters.",
 			set: func(r *Request, text string) error {
 				var err error
@@ -47,24 +51,31 @@ func envSettings(w *ownWords) []option {
 			},
 		},
 		{
-			name: "env-profile", word: &w.EnvProfile, arg: strings.Join(job.EnvProfiles(), "|"), group: groupEnv, anywhere: true, use: use{byAgents},
-			help: "Tell workers of each other in the variables of another framework, too: PADDLE_TRAINER_ID, PADDLE_TRAINER_ENDPOINTS and others (paddle), JAX_COORDINATOR_ADDRESS and what jax.distributed.initialize() looks for (jax), TF_CONFIG (tensorflow). The nodes agree on the ports when a round starts.",
+			name: "env-profile", word: &w.EnvProfile, arg: strings.Join(job.EnvProfiles(), "|"), group: groupEnv, anywhere: true,
+			use: use{byAgents},
+			help: "Tell workers of each other in the variables of another framework, too: PADDLE_TRAINER_ID, PADDLE_TRAINER_ENDPOINTS " +
+				"and others (paddle), JAX_COORDINATOR_ADDRESS and what jax.distributed.initialize() looks for (jax), TF_CONFIG " +
+				"(tensorflow). The nodes agree on the ports when a round starts.",
 			set: func(r *Request, text string) error {
 				r.Job.Env.Profile = job.EnvProfile(text)
 				return oneOf(text, job.EnvProfiles()...)
 			},
 		},
 		{
-			name: "env-mode", word: &w.EnvMode, arg: "launcher|inherit|clean", def: string(job.EnvLauncher), group: groupEnv, anywhere: true,
-			use:  use{travels},
-			help: "What workers on other machines inherit: the machine's environment and over it muster's own, less what belongs to this machine (launcher); the machine's alone (inherit); or no more than HOME, LANG, LOGNAME, PATH, SHELL, TERM, TZ and USER, here too (clean).",
+			name: "env-mode", word: &w.EnvMode, arg: "launcher|inherit|clean", def: string(job.EnvLauncher), group: groupEnv,
+			anywhere: true,
+			use:      use{travels},
+			help: "What workers on other machines inherit: the machine's environment and over it muster's own, less what belongs to " +
+				"this machine (launcher); the machine's alone (inherit); or no more than HOME, LANG, LOGNAME, PATH, SHELL, TERM, TZ and " +
+				"USER, here too (clean).",
 			set: func(r *Request, text string) error {
 				r.Job.Env.Mode = job.EnvMode(text)
 				return oneOf(text, string(job.EnvLauncher), string(job.EnvInherit), string(job.EnvClean))
 			},
 		},
 		{
-			name: "env-pass", word: &w.EnvPass, kind: kindList, separator: ",", arg: "NAMES", group: groupEnv, anywhere: true, use: use{travels},
+			name: "env-pass", word: &w.EnvPass, kind: kindList, separator: ",", arg: "NAMES", group: groupEnv, anywhere: true,
+			use:  use{travels},
 			help: "Variables of muster's own environment that workers get in every --env-mode, as in 'NCCL_*,MY_*'.",
 			set: func(r *Request, text string) (err error) {
 				r.Job.Env.Pass, err = patterns(text)
@@ -72,7 +83,8 @@ func envSettings(w *ownWords) []option {
 			},
 		},
 		{
-			name: "env-deny", word: &w.EnvDeny, kind: kindList, separator: ",", arg: "NAMES", group: groupEnv, anywhere: true, use: use{onHosts},
+			name: "env-deny", word: &w.EnvDeny, kind: kindList, separator: ",", arg: "NAMES", group: groupEnv, anywhere: true,
+			use:  use{onHosts},
 			help: "Variables of muster's own environment that do not go to other machines, beside those that describe this one.",
 			set: func(r *Request, text string) (err error) {
 				r.Job.Env.Deny, err = patterns(text)
@@ -80,23 +92,29 @@ func envSettings(w *ownWords) []option {
 			},
 		},
 		{
-			name: "python", word: &w.Python, arg: "PATH", group: groupEnv, anywhere: true, use: use{strongest("--venv or --conda", &w.Python, &w.Venv, &w.Conda)},
+			name: "python", word: &w.Python, arg: "PATH", group: groupEnv, anywhere: true,
+			use:  use{strongest("--venv or --conda", &w.Python, &w.Venv, &w.Conda)},
 			help: "Interpreter that runs the script, or stands for python where the command begins with that.",
 			set:  later,
 		},
 		{
-			name: "venv", word: &w.Venv, arg: "DIR|auto", group: groupEnv, anywhere: true, use: use{strongest("--python or --conda", &w.Venv, &w.Python, &w.Conda)},
-			help: "Virtual environment of the workers; no start-up file of a shell is read. auto: .venv, venv or env in the working directory, or the one that is active.",
-			set:  later,
+			name: "venv", word: &w.Venv, arg: "DIR|auto", group: groupEnv, anywhere: true,
+			use: use{strongest("--python or --conda", &w.Venv, &w.Python, &w.Conda)},
+			help: "Virtual environment of the workers; no start-up file of a shell is read. auto: .venv, venv or env in the working " +
+				"directory, or the one that is active.",
+			set: later,
 		},
 		{
-			name: "conda", word: &w.Conda, arg: "NAME|DIR", group: groupEnv, anywhere: true, use: use{strongest("--python or --venv", &w.Conda, &w.Python, &w.Venv)},
+			name: "conda", word: &w.Conda, arg: "NAME|DIR", group: groupEnv, anywhere: true,
+			use:  use{strongest("--python or --venv", &w.Conda, &w.Python, &w.Venv)},
 			help: "Conda environment of the workers. Its variables are set; scripts in its activate.d are not run.",
 			set:  later,
 		},
 		{
-			name: "debug-mode", word: &w.DebugMode, frequent: true, arg: "[=COMMAND]", kind: kindOptional, group: groupEnv, anywhere: true, use: always,
-			help: "Prepare everything as for the job, and let COMMAND, or sleep, run in the workers' place. Each worker's environment lies beside its logs; muster exec --rank N -- COMMAND enters one.",
+			name: "debug-mode", word: &w.DebugMode, frequent: true, arg: "[=COMMAND]", kind: kindOptional, group: groupEnv, anywhere: true,
+			use: always,
+			help: "Prepare everything as for the job, and let COMMAND, or sleep, run in the workers' place. Each worker's environment " +
+				"lies beside its logs; muster exec --rank N -- COMMAND enters one.",
 			set: func(r *Request, text string) error {
 				on, err := parseSwitch(text)
 				r.Job.Debug = job.DebugRules{On: on || err != nil}

@@ -33,8 +33,12 @@ func hangSettings(w *ownWords) []option {
 	return []option{
 		{
 			name: "hang-timeout", word: &w.HangTimeout, kind: kindTime, arg: "TIME|auto", def: "0s", group: groupExits, anywhere: true,
-			use:  use{byAgents},
-			help: "The workers hang when none of them, on all nodes, has shown a sign of life for this long: output, CPU time, a checkpoint, or where a program tells of its steps (muster.progress), a step. What they do is then looked at, explained in one sentence and kept in the log directory; --on-hang says what follows. It must be longer than anything that is silent for good reasons. auto: it is learned from the steps that the workers tell; 30 minutes until then, and where they tell none. 0: nobody looks.",
+			use: use{byAgents},
+			help: "The workers hang when none of them, on all nodes, has shown a sign of life for this long: output, CPU time, a " +
+				"checkpoint, or where a program tells of its steps (muster.progress), a step. What they do is then looked at, explained " +
+				"in one sentence and kept in the log directory; --on-hang says what follows. It must be longer than anything that " +
+				"is silent for good reasons. auto: it is learned from the steps that the workers tell; 30 minutes until then, " +
+				"and where they tell none. 0: nobody looks.",
 			set: func(r *Request, text string) error {
 				if r.Job.Hang.Auto = text == "auto"; r.Job.Hang.Auto {
 					r.Job.Hang.Timeout = 0
@@ -44,9 +48,14 @@ func hangSettings(w *ownWords) []option {
 			},
 		},
 		{
-			name: "on-hang", word: &w.OnHang, kind: kindList, arg: "dump[,exclude][,restart|,fail]", def: "dump", group: groupExits, anywhere: true,
-			use:  use{watchesHangs, restartsHung, excludesHung},
-			help: "What follows when the workers hang: the evidence is kept (dump, always); the node leaves that holds up all others and in which the cause lies (its workers are stopped by a signal, or wait in the kernel), with status 80, and all workers start again without it (exclude); where there is no such node, or the job cannot do without it, all workers start again, counted as after a failure (restart), or the job fails (fail). Where no cause was found the nodes are checked before a restart, once, as by --network-check.",
+			name: "on-hang", word: &w.OnHang, kind: kindList, arg: "dump[,exclude][,restart|,fail]", def: "dump", group: groupExits,
+			anywhere: true,
+			use:      use{watchesHangs, restartsHung, excludesHung},
+			help: "What follows when the workers hang: the evidence is kept (dump, always); the node leaves that holds up all others " +
+				"and in which the cause lies (its workers are stopped by a signal, or wait in the kernel), with status 80, and all " +
+				"workers start again without it (exclude); where there is no such node, or the job cannot do without it, all " +
+				"workers start again, counted as after a failure (restart), or the job fails (fail). Where no cause was found " +
+				"the nodes are checked before a restart, once, as by --network-check.",
 			set: func(r *Request, text string) error {
 				words := strings.Split(text, ",")
 				r.Job.Hang.Action, r.Job.Hang.Exclude = job.HangDump, false
@@ -82,7 +91,9 @@ func hangSettings(w *ownWords) []option {
 		},
 		{
 			name: "stacks", word: &w.Stacks, arg: "auto|on|off", def: "auto", group: groupExits, anywhere: true, use: use{byAgents},
-			help: "Have the workers' Python write the stacks of its threads when muster stacks or muster diagnose asks for them, by a sitecustomize at the end of PYTHONPATH that answers to signal 57. auto: with --hang-timeout. Without it the kernel's evidence is there alone.",
+			help: "Have the workers' Python write the stacks of its threads when muster stacks or muster diagnose asks for them, by a " +
+				"sitecustomize at the end of PYTHONPATH that answers to signal 57. auto: with --hang-timeout. Without it the kernel's " +
+				"evidence is there alone.",
 			set: func(r *Request, text string) error {
 				choices := []string{string(job.StacksAuto), string(job.StacksOn), string(job.StacksOff)}
 				if slices.Contains(choices, text) {

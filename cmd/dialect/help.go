@@ -22,8 +22,8 @@ the same, and names may be abbreviated as long as they are unique. Most flags ca
 PET_<FLAG>; the command line wins, then MUSTER_. Flags of muster itself stand in front of the launcher's name.
 `
 
-const torchLaunchAbout = `Starts the workers of a PyTorch job on this node, as python -m torch.distributed.launch does, and watches over them.
-It is torchrun, except that the script gets --local-rank=N in front of its own arguments unless --use-env is given.
+const torchLaunchAbout = "Starts the workers of a PyTorch job on this node, as python -m torch.distributed.launch does, and watches " +
+	"over them.\n" + `It is torchrun, except that the script gets --local-rank=N in front of its own arguments unless --use-env is given.
 
 Flags come before the training script; everything behind it belongs to the script. Dashes and underscores in names are
 the same, and names may be abbreviated as long as they are unique. Most flags can be set by a variable, MUSTER_<FLAG> or
@@ -38,8 +38,8 @@ the same, and names may be abbreviated as long as they are unique. Flags of must
 name.
 `
 
-const colossalAbout = `Starts the workers of a PyTorch job on this node, or on several hosts by ssh, as Colossal-AI's colossalai run does, and
-watches over them.
+const colossalAbout = "Starts the workers of a PyTorch job on this node, or on several hosts by ssh, as Colossal-AI's colossalai run " +
+	"does, and\n" + `watches over them.
 
 Flags come before the training script. Those of colossalai are taken behind it as well, as colossalai does, and muster
 warns of them; behind a -- everything belongs to the script. Dashes and underscores in names are the same. Flags of muster
@@ -205,7 +205,8 @@ func (o *option) usage() string {
 // nativeHelp is the help text of muster run, with the flags that people use or with all.
 func nativeHelp(all bool) string {
 	var b strings.Builder
-	b.WriteString("Usage: muster run [flags] [--] command [arguments]\n       muster run [flags] script.py [arguments]\n       muster run [flags] -m module [arguments]\n\n")
+	b.WriteString("Usage: muster run [flags] [--] command [arguments]\n       muster run [flags] script.py [arguments]\n       muster " +
+		"run [flags] -m module [arguments]\n\n")
 	b.WriteString(nativeAbout + "\n")
 	list := settings()
 	total := len(list)

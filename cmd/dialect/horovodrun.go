@@ -139,7 +139,8 @@ func (h *horovodJob) fixedRules() {
 		}
 		if h.few && j.Restart.Scope == job.ScopeNode {
 			h.refuse(h.w.minNp, errhint.With(errors.New("an elastic job on given hosts needs 2 of them at least"),
-				"give -H host1:2,host2:2, or --host-discovery-script; or --restart-scope world with --backoff-limit N in front of horovodrun"))
+				"give -H host1:2,host2:2, or --host-discovery-script; or --restart-scope world with --backoff-limit N in front of "+
+					"horovodrun"))
 		}
 		j.Bind = job.BindRules{}
 		j.Checkpoint, j.Isolate, j.InheritStdin = job.CheckpointRules{}, false, false
@@ -352,7 +353,8 @@ func (h *horovodJob) elastic(found []horovod.Host, np int) {
 		timeout, ok = file.text, true
 	}
 	if n, err := pyInt(timeout); ok && err == nil && n < 30 {
-		h.warn("HOROVOD_GLOO_TIMEOUT_SECONDS=%d is short for an elastic job: workers that wait so long for a new one to start end with an error", n)
+		h.warn("HOROVOD_GLOO_TIMEOUT_SECONDS=%d is short for an elastic job: workers that wait so long for a new one to start end with "+
+			"an error", n)
 	}
 }
 

@@ -1,7 +1,7 @@
 package dialect
 
-const horovodAbout = `Starts the workers of a Horovod job on this and other hosts, as horovodrun does with the gloo controller, and watches over
-them. With --host-discovery-script or --min-np the job is elastic: hosts come and go, and the workers that stay keep
+const horovodAbout = "Starts the workers of a Horovod job on this and other hosts, as horovodrun does with the gloo controller, and " +
+	"watches over\n" + `them. With --host-discovery-script or --min-np the job is elastic: hosts come and go, and the workers that stay keep
 their processes.
 
 Flags come before the command; everything behind it belongs to the command. Dashes and underscores in names are the
@@ -75,13 +75,15 @@ func tuningOptions(w *horovodWords) []option {
 		},
 		{
 			name: "hierarchical-allreduce", kind: kindFlag,
-			help:   "All-reduce within hosts first, then between them.",
-			tuning: &tuning{variable: "HOROVOD_HIERARCHICAL_ALLREDUCE", section: "params", key: "hierarchical_allreduce", off: "no-hierarchical-allreduce"},
+			help: "All-reduce within hosts first, then between them.",
+			tuning: &tuning{variable: "HOROVOD_HIERARCHICAL_ALLREDUCE", section: "params", key: "hierarchical_allreduce",
+				off: "no-hierarchical-allreduce"},
 		},
 		{
 			name: "hierarchical-allgather", kind: kindFlag,
-			help:   "All-gather within hosts first, then between them.",
-			tuning: &tuning{variable: "HOROVOD_HIERARCHICAL_ALLGATHER", section: "params", key: "hierarchical_allgather", off: "no-hierarchical-allgather"},
+			help: "All-gather within hosts first, then between them.",
+			tuning: &tuning{variable: "HOROVOD_HIERARCHICAL_ALLGATHER", section: "params", key: "hierarchical_allgather",
+				off: "no-hierarchical-allgather"},
 		},
 		{
 			name: "torus-allreduce", kind: kindFlag,
@@ -111,8 +113,9 @@ func tuningOptions(w *horovodWords) []option {
 		},
 		{
 			name: "autotune-bayes-opt-max-samples", kind: kindInt, arg: "N",
-			help:   "Most samples of each optimization, with --autotune.",
-			tuning: &tuning{variable: "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", section: autotune, key: "bayes_opt_max_samples", bounded: true},
+			help: "Most samples of each optimization, with --autotune.",
+			tuning: &tuning{variable: "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", section: autotune, key: "bayes_opt_max_samples",
+				bounded: true},
 		},
 		{
 			name: "autotune-gaussian-process-noise", kind: kindFloat, arg: "X",
@@ -127,30 +130,35 @@ func tuningOptions(w *horovodWords) []option {
 		},
 		{
 			name: "timeline-mark-cycles", word: &w.timelineMarkCycles, kind: kindFlag,
-			help:   "Mark the cycles there, with --timeline-filename.",
-			tuning: &tuning{variable: "HOROVOD_TIMELINE_MARK_CYCLES", section: "timeline", key: "mark_cycles", off: "no-timeline-mark-cycles"},
+			help: "Mark the cycles there, with --timeline-filename.",
+			tuning: &tuning{variable: "HOROVOD_TIMELINE_MARK_CYCLES", section: "timeline", key: "mark_cycles",
+				off: "no-timeline-mark-cycles"},
 		},
 
 		{
 			name: "no-stall-check", kind: kindFlag,
-			help:   "Do not warn of workers that others wait for.",
-			tuning: &tuning{variable: "HOROVOD_STALL_CHECK_DISABLE", section: "stall_check", key: "enabled", inverted: true, off: "stall-check"},
+			help: "Do not warn of workers that others wait for.",
+			tuning: &tuning{variable: "HOROVOD_STALL_CHECK_DISABLE", section: "stall_check", key: "enabled", inverted: true,
+				off: "stall-check"},
 		},
 		{
 			name: "stall-check-warning-time-seconds", kind: kindInt, arg: "S",
-			help:   "After how long of waiting Horovod warns. Its default is 60.",
-			tuning: &tuning{variable: "HOROVOD_STALL_CHECK_TIME_SECONDS", section: "stall_check", key: "warning_time_seconds", bounded: true},
+			help: "After how long of waiting Horovod warns. Its default is 60.",
+			tuning: &tuning{variable: "HOROVOD_STALL_CHECK_TIME_SECONDS", section: "stall_check", key: "warning_time_seconds",
+				bounded: true},
 		},
 		{
 			name: "stall-check-shutdown-time-seconds", kind: kindInt, arg: "S",
-			help:   "After how long of waiting it ends the job; 0: never.",
-			tuning: &tuning{variable: "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", section: "stall_check", key: "shutdown_time_seconds", bounded: true},
+			help: "After how long of waiting it ends the job; 0: never.",
+			tuning: &tuning{variable: "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", section: "stall_check", key: "shutdown_time_seconds",
+				bounded: true},
 		},
 
 		{
 			name: "mpi-threads-disable", kind: kindFlag,
-			help:   "Only of use with MPI: no support of threads there.",
-			tuning: &tuning{variable: "HOROVOD_MPI_THREADS_DISABLE", section: "library_options", key: "mpi_threads_disable", off: "no-mpi-threads-disable"},
+			help: "Only of use with MPI: no support of threads there.",
+			tuning: &tuning{variable: "HOROVOD_MPI_THREADS_DISABLE", section: "library_options", key: "mpi_threads_disable",
+				off: "no-mpi-threads-disable"},
 		},
 		{
 			name: "num-nccl-streams", kind: kindInt, arg: "N",
@@ -169,8 +177,9 @@ func tuningOptions(w *horovodWords) []option {
 		},
 		{
 			name: "gloo-timeout-seconds", word: &w.glooTimeoutSeconds, kind: kindInt, arg: "S",
-			help:   "How long gloo waits for a worker. Horovod's default is 30.",
-			tuning: &tuning{variable: "HOROVOD_GLOO_TIMEOUT_SECONDS", section: "library_options", key: "gloo_timeout_seconds", bounded: true},
+			help: "How long gloo waits for a worker. Horovod's default is 30.",
+			tuning: &tuning{variable: "HOROVOD_GLOO_TIMEOUT_SECONDS", section: "library_options", key: "gloo_timeout_seconds",
+				bounded: true},
 		},
 
 		{
@@ -180,8 +189,9 @@ func tuningOptions(w *horovodWords) []option {
 		},
 		{
 			name: "log-without-timestamp", word: &w.logWithoutTimestamp, kind: kindFlag,
-			help:   "Leave the time out of what Horovod itself says.",
-			tuning: &tuning{variable: "HOROVOD_LOG_HIDE_TIME", section: "logging", key: "with_timestamp", inverted: true, off: "log-with-timestamp", offWord: &w.logWithTimestamp, old: &w.logHideTimestamp, oldOff: &w.noLogHideTimestamp},
+			help: "Leave the time out of what Horovod itself says.",
+			tuning: &tuning{variable: "HOROVOD_LOG_HIDE_TIME", section: "logging", key: "with_timestamp", inverted: true,
+				off: "log-with-timestamp", offWord: &w.logWithTimestamp, old: &w.logHideTimestamp, oldOff: &w.noLogHideTimestamp},
 		},
 	}
 }
@@ -216,8 +226,9 @@ func horovodParser(w *horovodWords) *parser {
 func horovodOptions(w *horovodWords) []option {
 	options := []option{
 		{
-			name: "num-proc", word: &w.numProc, aliases: []string{"-np"}, kind: kindInt, noDefault: true, arg: "N", group: groupHorovodHosts,
-			help: "Number of workers; of an elastic job, slots that there must be before it begins. Needed.",
+			name: "num-proc", word: &w.numProc, aliases: []string{"-np"}, kind: kindInt, noDefault: true, arg: "N",
+			group: groupHorovodHosts,
+			help:  "Number of workers; of an elastic job, slots that there must be before it begins. Needed.",
 		},
 		{
 			name: "hosts", word: &w.hosts, short: "H", noDefault: true, arg: "HOST:SLOTS,...", group: groupHorovodHosts,
@@ -231,7 +242,10 @@ func horovodOptions(w *horovodWords) []option {
 			name: "ssh-port", word: &w.sshPort, short: "p", kind: kindInt, noDefault: true, arg: "N", group: groupHorovodHosts,
 			help: "Port of sshd on all hosts.",
 		},
-		{name: "ssh-identity-file", word: &w.sshIdentityFile, short: "i", noDefault: true, arg: "FILE", group: groupHorovodHosts, help: "Private key for ssh."},
+		{
+			name: "ssh-identity-file", word: &w.sshIdentityFile, short: "i", noDefault: true, arg: "FILE", group: groupHorovodHosts,
+			help: "Private key for ssh.",
+		},
 		{
 			name: "start-timeout", word: &w.startTimeout, kind: kindInt, def: "30", variables: true, arg: "S", group: groupHorovodHosts,
 			help: "How long hosts that are not up yet are waited for, in seconds.",
@@ -240,23 +254,29 @@ func horovodOptions(w *horovodWords) []option {
 			name: "network-interfaces", word: &w.networkInterfaces, noDefault: true, separator: ",", arg: "A,B", group: groupHorovodHosts,
 			help: "Network interfaces for the workers; the first is gloo's. Default: on each host the one by which the others are reached.",
 		},
-		{name: "network-interface", word: &w.networkInterface, noDefault: true, separator: ",", arg: "A", group: groupHorovodHosts, help: "The same, one at a time."},
+		{
+			name: "network-interface", word: &w.networkInterface, noDefault: true, separator: ",", arg: "A", group: groupHorovodHosts,
+			help: "The same, one at a time.",
+		},
 		{
 			name: "disable-cache", word: &w.disableCache, kind: kindFlag, group: groupHorovodHosts,
 			help: "No effect: muster keeps no results of checks from one job to the next.",
 		},
 
 		{
-			name: "min-np", word: &w.minNp, aliases: []string{"--min-num-proc"}, kind: kindInt, noDefault: true, arg: "N", group: groupElastic,
-			help: "Fewest workers: with fewer slots the job waits. Makes the job elastic. Default: -np.",
+			name: "min-np", word: &w.minNp, aliases: []string{"--min-num-proc"}, kind: kindInt, noDefault: true, arg: "N",
+			group: groupElastic,
+			help:  "Fewest workers: with fewer slots the job waits. Makes the job elastic. Default: -np.",
 		},
 		{
-			name: "max-np", word: &w.maxNp, aliases: []string{"--max-num-proc"}, kind: kindInt, noDefault: true, arg: "N", group: groupElastic,
-			help: "Most workers. Default: as many as there are slots.",
+			name: "max-np", word: &w.maxNp, aliases: []string{"--max-num-proc"}, kind: kindInt, noDefault: true, arg: "N",
+			group: groupElastic,
+			help:  "Most workers. Default: as many as there are slots.",
 		},
 		{
 			name: "host-discovery-script", word: &w.hostDiscoveryScript, noDefault: true, arg: "COMMAND", group: groupElastic,
-			help: "Command that prints the hosts there are now, one a line: HOST:SLOTS, or HOST with --slots-per-host. Makes the job elastic.",
+			help: "Command that prints the hosts there are now, one a line: HOST:SLOTS, or HOST with --slots-per-host. Makes the job " +
+				"elastic.",
 		},
 		{
 			name: "discovery-hostfile", word: &w.discoveryHostfile, noDefault: true, arg: "FILE", group: groupElastic,
@@ -279,8 +299,10 @@ func horovodOptions(w *horovodWords) []option {
 			help: "How often the set of workers may change. Default: any number.",
 		},
 		{
-			name: "blacklist-cooldown-range", word: &w.blacklistCooldownRange, kind: kindTwo, noDefault: true, arg: "MIN MAX", group: groupElastic,
-			help: "How long a host is not used after a worker failed there, in seconds: MIN at first, doubled each time up to MAX. 0 0: for ever, which is horovodrun's default; muster's is 10 300.",
+			name: "blacklist-cooldown-range", word: &w.blacklistCooldownRange, kind: kindTwo, noDefault: true, arg: "MIN MAX",
+			group: groupElastic,
+			help: "How long a host is not used after a worker failed there, in seconds: MIN at first, doubled each time up to MAX. 0 0: " +
+				"for ever, which is horovodrun's default; muster's is 10 300.",
 		},
 	}
 	for _, o := range tuningOptions(w) {
@@ -302,8 +324,14 @@ func horovodOptions(w *horovodWords) []option {
 		})
 	}
 	return append(options, []option{
-		{name: "log-hide-timestamp", word: &w.logHideTimestamp, kind: kindFlag, group: groupTuning, help: "Old name of --log-without-timestamp."},
-		{name: "no-log-hide-timestamp", word: &w.noLogHideTimestamp, kind: kindFlag, group: groupTuning, help: "Old name of --log-with-timestamp."},
+		{
+			name: "log-hide-timestamp", word: &w.logHideTimestamp, kind: kindFlag, group: groupTuning,
+			help: "Old name of --log-without-timestamp.",
+		},
+		{
+			name: "no-log-hide-timestamp", word: &w.noLogHideTimestamp, kind: kindFlag, group: groupTuning,
+			help: "Old name of --log-with-timestamp.",
+		},
 		{
 			name: "config-file", word: &w.configFile, noDefault: true, arg: "FILE", group: groupTuning,
 			help: "YAML file with these values in sections. Flags win over it.",
@@ -319,14 +347,18 @@ func horovodOptions(w *horovodWords) []option {
 		},
 		{name: "jsrun", word: &w.jsrun, kind: kindFlag, group: groupController, help: "Refused, as --mpi."},
 		{name: "mpi-args", word: &w.mpiArgs, noDefault: true, arg: "ARGS", group: groupController, help: "No effect: there is no mpirun."},
-		{name: "binding-args", word: &w.bindingArgs, noDefault: true, arg: "ARGS", group: groupController, help: "No effect: there is no mpirun."},
+		{
+			name: "binding-args", word: &w.bindingArgs, noDefault: true, arg: "ARGS", group: groupController,
+			help: "No effect: there is no mpirun.",
+		},
 
 		{
 			name: "output-filename", word: &w.outputFilename, noDefault: true, arg: "DIR", group: groupLogs,
 			help: "Write each worker's output to DIR/rank.N/stdout and stderr as well.",
 		},
 		{
-			name: "prefix-output-with-timestamp", word: &w.prefixOutputWithTimestamp, aliases: []string{"-prefix-timestamp"}, kind: kindFlag, group: groupLogs,
+			name: "prefix-output-with-timestamp", word: &w.prefixOutputWithTimestamp, aliases: []string{"-prefix-timestamp"},
+			kind: kindFlag, group: groupLogs,
 			help: "Begin each line of the workers with the time.",
 		},
 		{name: "verbose", word: &w.verbose, kind: kindFlag, group: groupOther, help: "Say more of what is done."},

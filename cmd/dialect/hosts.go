@@ -31,7 +31,8 @@ func checkHosted(r *Request, words *ownWords, wrong *problems) {
 		switch {
 		case !word.given:
 		case word.source.Kind == job.FromFlag:
-			wrong.add(fmt.Errorf("cannot use --%s in front of %s: it has flags of its own that name hosts", word.option.name, r.Job.Dialect))
+			wrong.add(fmt.Errorf("cannot use --%s in front of %s: it has flags of its own that name hosts", word.option.name,
+				r.Job.Dialect))
 		default:
 			r.Job.Warnings = append(r.Job.Warnings,
 				fmt.Sprintf("%s has no effect: %s has flags of its own that name hosts", word.source.Name, r.Job.Dialect))

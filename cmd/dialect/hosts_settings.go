@@ -34,13 +34,16 @@ func hostSettings(w *ownWords) []option {
 	later := func(*Request, string) error { return nil }
 	return []option{
 		{
-			name: "hosts", word: &w.Hosts, frequent: true, inside: insideRefused, kind: kindList, arg: "HOST[:SLOTS],...", group: groupHosts, anywhere: true,
-			use:  use{strongest("--hostfile", &w.Hosts, &w.Hostfile)},
-			help: "Start the whole job from here: a node on each of these hosts, in this order, by ssh. As in node1:8,user@node2:8, node[01-16]:8 or [2001:db8::1]:8; slots are the workers on that host.",
-			set:  later,
+			name: "hosts", word: &w.Hosts, frequent: true, inside: insideRefused, kind: kindList, arg: "HOST[:SLOTS],...",
+			group: groupHosts, anywhere: true,
+			use: use{strongest("--hostfile", &w.Hosts, &w.Hostfile)},
+			help: "Start the whole job from here: a node on each of these hosts, in this order, by ssh. As in node1:8,user@node2:8, " +
+				"node[01-16]:8 or [2001:db8::1]:8; slots are the workers on that host.",
+			set: later,
 		},
 		{
-			name: "hostfile", word: &w.Hostfile, frequent: true, inside: insideRefused, arg: "FILE", group: groupHosts, anywhere: true, use: use{strongest("--hosts", &w.Hostfile, &w.Hosts)},
+			name: "hostfile", word: &w.Hostfile, frequent: true, inside: insideRefused, arg: "FILE", group: groupHosts, anywhere: true,
+			use:  use{strongest("--hosts", &w.Hostfile, &w.Hosts)},
 			help: "The same with a host on each line of FILE: HOST, HOST:SLOTS or HOST slots=N, and port=N or user=NAME behind it.",
 			set:  later,
 		},
@@ -82,9 +85,11 @@ func hostSettings(w *ownWords) []option {
 			},
 		},
 		{
-			name: "start-timeout", word: &w.StartTimeout, kind: kindTime, arg: "TIME", def: "60s", group: groupHosts, anywhere: true, use: use{onHosts},
-			help: "How long hosts that are not up yet are waited for; then the job ends with status 75. 5m in Kubernetes, where pods may still be made.",
-			set:  func(r *Request, text string) error { return setPositive(&r.Job.Hosts.StartTimeout, text, time.Second) },
+			name: "start-timeout", word: &w.StartTimeout, kind: kindTime, arg: "TIME", def: "60s", group: groupHosts, anywhere: true,
+			use: use{onHosts},
+			help: "How long hosts that are not up yet are waited for; then the job ends with status 75. 5m in Kubernetes, where pods " +
+				"may still be made.",
+			set: func(r *Request, text string) error { return setPositive(&r.Job.Hosts.StartTimeout, text, time.Second) },
 		},
 		{
 			name: "preflight", word: &w.Preflight, arg: "on|off", def: "on", group: groupHosts, anywhere: true, use: use{byAgents, onHosts},
@@ -120,15 +125,19 @@ func hostSettings(w *ownWords) []option {
 			set:  func(r *Request, text string) error { ssh(r).Identity = text; return nil },
 		},
 		{
-			name: "ssh-host-key-policy", word: &w.SSHHostKeyPolicy, arg: "POLICY", group: groupHosts, anywhere: true, use: use{onHosts, bySSH},
-			help: "What becomes of hosts whose key is not known. Default: what StrictHostKeyChecking of ssh's configuration says, else accept-new. accept-new (it is taken, and a changed one is refused), strict (they are refused), off (keys are not looked at).",
+			name: "ssh-host-key-policy", word: &w.SSHHostKeyPolicy, arg: "POLICY", group: groupHosts, anywhere: true,
+			use: use{onHosts, bySSH},
+			help: "What becomes of hosts whose key is not known. Default: what StrictHostKeyChecking of ssh's configuration says, else " +
+				"accept-new. accept-new (it is taken, and a changed one is refused), strict (they are refused), off (keys are not " +
+				"looked at).",
 			set: func(r *Request, text string) error {
 				ssh(r).HostKeys = text
 				return oneOf(text, "accept-new", "strict", "off")
 			},
 		},
 		{
-			name: "ssh-option", word: &w.SSHOption, separator: several, arg: "NAME=VALUE", group: groupHosts, anywhere: true, use: use{onHosts, bySSH},
+			name: "ssh-option", word: &w.SSHOption, separator: several, arg: "NAME=VALUE", group: groupHosts, anywhere: true,
+			use:  use{onHosts, bySSH},
 			help: "A further option, as ssh -o takes it; may be given again.",
 			set: func(r *Request, text string) error {
 				ssh(r).Options = nil
@@ -147,7 +156,8 @@ func hostSettings(w *ownWords) []option {
 		},
 		{
 			name: "ssh-program", word: &w.SSHProgram, arg: "PROGRAM", group: groupHosts, anywhere: true, use: use{onHosts, bySSH},
-			help: "Program that takes ssh's arguments, to be used in its place, with arguments of its own behind blanks, such as \"ssh -q\". Default: muster speaks the protocol itself.",
+			help: "Program that takes ssh's arguments, to be used in its place, with arguments of its own behind blanks, such as \"ssh " +
+				"-q\". Default: muster speaks the protocol itself.",
 			set: func(r *Request, text string) error {
 				if strings.ContainsAny(text, `'"\`) {
 					return errors.New("quotes and backslashes mean nothing here: put such a command into a script")

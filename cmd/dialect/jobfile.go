@@ -28,7 +28,8 @@ func jobFileSettings(w *ownWords) []option {
 		{
 			name: "job-file", word: &w.JobFile, inside: insideRefused, short: "f", arg: "FILE", group: groupJobFile, use: always,
 			help: "Run the job of FILE, YAML for a cluster: " + strings.Join(jobfile.Kinds(), ", ") +
-				". Its replicas become nodes, on this machine or on --hosts; what stands behind -- are further arguments of its command. muster explain FILE says what becomes of each line.",
+				". Its replicas become nodes, on this machine or on --hosts; what stands behind -- are further arguments of its " +
+				"command. muster explain FILE says what becomes of each line.",
 			set: later,
 		},
 		{
@@ -41,13 +42,15 @@ func jobFileSettings(w *ownWords) []option {
 		},
 		{
 			name: "set", word: &w.Set, separator: several, arg: "PATH=VALUE", group: groupJobFile, use: use{ofJobFile},
-			help: "With --job-file: read the file as if VALUE stood at PATH, as in spec.runPolicy.backoffLimit=3 or spec.replicaSpecs[0].replicas=2. May be given again.",
-			set:  later,
+			help: "With --job-file: read the file as if VALUE stood at PATH, as in spec.runPolicy.backoffLimit=3 or " +
+				"spec.replicaSpecs[0].replicas=2. May be given again.",
+			set: later,
 		},
 		{
 			name: "secrets", word: &w.Secrets, arg: "DIR", group: groupJobFile, use: use{ofJobFile},
-			help: "With --job-file: where variables from Secrets and ConfigMaps come from: DIR has a directory for each, and a file in it for each key.",
-			set:  later,
+			help: "With --job-file: where variables from Secrets and ConfigMaps come from: DIR has a directory for each, and a file in " +
+				"it for each key.",
+			set: later,
 		},
 		{
 			name: "lenient", word: &w.Lenient, kind: kindFlag, def: "false", group: groupJobFile, use: use{ofJobFile},

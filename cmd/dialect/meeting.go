@@ -136,7 +136,8 @@ func settleEtcd(m *job.Meeting, words *ownWords, wrong *problems) {
 	}
 	files := e.CACert != "" || e.Cert != "" || e.CertKey != ""
 	if m.Conf["protocol"] == "http" && (files || e.TLS) {
-		wrong.add(errors.New("cannot use --rdzv-conf protocol=http with certificates or etcds://: they are for TLS, which is protocol=https"))
+		wrong.add(errors.New("cannot use --rdzv-conf protocol=http with certificates or etcds://: they are for TLS, which is " +
+			"protocol=https"))
 	}
 	e.TLS = e.TLS || files
 }
@@ -181,7 +182,8 @@ func nativeMeeting(r *Request, words *ownWords, wrong *problems) {
 		if _, err := parseNodes(words.NNodes.text); err != nil {
 			return // that is what is wrong
 		}
-		hint := "give --hosts HOST,... to start all of them from here; or --rdzv c10d://HOST:29400 and --run-id NAME, the same on all nodes; or --node-rank N and --master-addr HOST"
+		hint := "give --hosts HOST,... to start all of them from here; or --rdzv c10d://HOST:29400 and --run-id NAME, the same on all " +
+			"nodes; or --node-rank N and --master-addr HOST"
 		if r.Platform != nil && len(r.Platform.Notes) > 0 {
 			hint += fmt.Sprintf(" (platform %s: %s)", r.Platform.Name, strings.Join(r.Platform.Notes, "; "))
 		}

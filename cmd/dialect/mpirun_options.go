@@ -31,23 +31,31 @@ func mpiOptions(w *mpiWords) []option {
 		},
 		{
 			name: "host", word: &w.host, aliases: []string{"-H", "--hosts"}, arg: "HOST[:SLOTS],...", group: groupNodes,
-			help: "Hosts with their slots; one without a number has one, and one that comes again has more. Default: this machine, or what the platform says.",
+			help: "Hosts with their slots; one without a number has one, and one that comes again has more. Default: this machine, or " +
+				"what the platform says.",
 		},
 		{
-			name: "hostfile", word: &w.hostfile, aliases: []string{"--machinefile", "--default-hostfile", "-f"}, arg: "FILE", group: groupNodes,
-			help: "The same with a host on each line: HOST slots=N, or HOST:N.",
+			name: "hostfile", word: &w.hostfile, aliases: []string{"--machinefile", "--default-hostfile", "-f"}, arg: "FILE",
+			group: groupNodes,
+			help:  "The same with a host on each line: HOST slots=N, or HOST:N.",
 		},
 		{
 			name: "npernode", word: &w.npernode, aliases: []string{"-N", "--ppn", "--perhost"}, arg: "N", group: groupNodes,
 			help: "Workers on each host, whatever its slots.",
 		},
-		{name: "pernode", word: &w.pernode, kind: kindFlag, moot: "one worker of one host is one on each", group: groupNodes, help: "One worker on each host."},
+		{
+			name: "pernode", word: &w.pernode, kind: kindFlag, moot: "one worker of one host is one on each", group: groupNodes,
+			help: "One worker on each host.",
+		},
 		{
 			name: "map-by", word: &w.mapBy, arg: "slot|ppr:N:node", group: groupNodes,
 			help: "Fill each host before the next one (slot), or N workers on each host. node only where each host has one worker.",
 		},
 		{name: "rank-by", word: &w.rankBy, arg: "slot", group: groupNodes, help: "Ranks go from host to host; there is nothing else."},
-		{name: "byslot", word: &w.byslot, kind: kindFlag, moot: "there is no other order", group: groupNodes, help: "The same as --map-by slot."},
+		{
+			name: "byslot", word: &w.byslot, kind: kindFlag, moot: "there is no other order", group: groupNodes,
+			help: "The same as --map-by slot.",
+		},
 		{
 			name: "oversubscribe", word: &w.oversubscribe, kind: kindFlag, moot: "there are enough slots", group: groupNodes,
 			help: "Start more workers than there are slots.",
@@ -58,7 +66,8 @@ func mpiOptions(w *mpiWords) []option {
 		},
 		{
 			name: "x", word: &w.x, arg: "NAME[=VALUE]", group: groupCommand,
-			help: "A variable for the workers: its value here, or VALUE; NAME* for all that begin so. May be given again. Workers on other hosts get no other variables from here.",
+			help: "A variable for the workers: its value here, or VALUE; NAME* for all that begin so. May be given again. Workers on " +
+				"other hosts get no other variables from here.",
 		},
 		{
 			name: "wdir", word: &w.wdir, aliases: []string{"-wd"}, arg: "DIR", group: groupCommand,
@@ -68,21 +77,34 @@ func mpiOptions(w *mpiWords) []option {
 			name: "bind-to", word: &w.bindTo, arg: "none|numa|socket|l3cache", group: groupCommand,
 			help: "Bind each worker to CPUs near the accelerator of its local rank; none is the default.",
 		},
-		{name: "bind-to-none", word: &w.bindToNone, kind: kindFlag, moot: "this is so already", group: groupCommand, help: "The same as --bind-to none."},
-		{name: "tag-output", word: &w.tagOutput, aliases: []string{"--prepend-rank", "-l"}, kind: kindFlag, group: groupLogs, help: "Put [1,RANK]: in front of each line of a worker."},
+		{
+			name: "bind-to-none", word: &w.bindToNone, kind: kindFlag, moot: "this is so already", group: groupCommand,
+			help: "The same as --bind-to none.",
+		},
+		{
+			name: "tag-output", word: &w.tagOutput, aliases: []string{"--prepend-rank", "-l"}, kind: kindFlag, group: groupLogs,
+			help: "Put [1,RANK]: in front of each line of a worker.",
+		},
 		{name: "quiet", word: &w.quiet, aliases: []string{"-q"}, kind: kindFlag, group: groupOther, help: "Say only what is wrong."},
 		{name: "verbose", word: &w.verbose, aliases: []string{"-v"}, kind: kindFlag, group: groupOther, help: "Say more."},
-		{name: "allow-run-as-root", word: &w.allowRunAsRoot, kind: kindFlag, moot: "root may start muster", group: groupOther, help: "No effect: root may start muster."},
+		{
+			name: "allow-run-as-root", word: &w.allowRunAsRoot, kind: kindFlag, moot: "root may start muster", group: groupOther,
+			help: "No effect: root may start muster.",
+		},
 		{
 			name: "mca", word: &w.mca, aliases: []string{"--gmca"}, kind: kindTwo, arg: "NAME VALUE", group: groupOther,
-			help: "A parameter of Open MPI: passed on to the workers as OMPI_MCA_NAME, and plm_rsh_args and plm_rsh_agent say how hosts are reached.",
+			help: "A parameter of Open MPI: passed on to the workers as OMPI_MCA_NAME, and plm_rsh_args and plm_rsh_agent say how hosts " +
+				"are reached.",
 		},
 
 		{name: "bynode", refused: whyByNode, hint: hintByNode},
-		{name: "bind-to-core", aliases: []string{"--bind-to-socket", "--bycore", "--bysocket", "--cpus-per-proc", "--cpus-per-rank", "--use-hwthread-cpus", "--rankfile", "-rf", "--cpu-set", "--cpu-list"}, refused: "workers are bound as --bind-to says, or not at all"},
+		{name: "bind-to-core", aliases: []string{"--bind-to-socket", "--bycore", "--bysocket", "--cpus-per-proc", "--cpus-per-rank",
+			"--use-hwthread-cpus", "--rankfile", "-rf", "--cpu-set", "--cpu-list"}, refused: "workers are bound as --bind-to says, or " +
+			"not at all"},
 		{
-			name: "report-bindings", aliases: []string{"--display-map", "--display-allocation", "--display"}, refused: "muster shows it before a start",
-			hint: "muster --dry-run mpirun … shows ranks, hosts and bindings",
+			name: "report-bindings", aliases: []string{"--display-map", "--display-allocation", "--display"},
+			refused: "muster shows it before a start",
+			hint:    "muster --dry-run mpirun … shows ranks, hosts and bindings",
 		},
 		{name: "timeout", refused: "muster has its own word for it", hint: "give --active-deadline TIME in front of mpirun"},
 		{
@@ -99,7 +121,8 @@ func mpiOptions(w *mpiWords) []option {
 			refused: "variables are given Open MPI's way", hint: "give -x NAME=VALUE",
 		},
 		{name: "app", aliases: []string{"--configfile"}, refused: "one job runs one program"},
-		{name: "am", aliases: []string{"--tune"}, refused: "files of Open MPI's parameters are not read", hint: "give what is in it by -x and --mca"},
+		{name: "am", aliases: []string{"--tune"}, refused: "files of Open MPI's parameters are not read", hint: "give what is in it by " +
+			"-x and --mca"},
 		{
 			name: "prefix", aliases: []string{"--path", "--preload-binary", "--preload-files", "-s"},
 			refused: "muster brings nothing but itself to the hosts", hint: "install the program on all of them",

@@ -207,7 +207,8 @@ func checkPolicy(r *Request, words *ownWords, wrong *problems) {
 			words.MaxRestarts.written()))
 	case policy == job.RestartOnNodeFail:
 		if word := words.MaxRestarts; restarts > 0 && word.source.Kind == job.FromFlag {
-			wrong.add(fmt.Errorf("cannot use --restart-policy on-node-fail with %s: no exit restarts the workers then; leave one of them out",
+			wrong.add(fmt.Errorf("cannot use --restart-policy on-node-fail with %s: no exit restarts the workers then; leave one of "+
+				"them out",
 				word.written()))
 		}
 		if r.Job.Restart.ReplaceLimit == 0 {
@@ -236,7 +237,8 @@ func backendOf(words *ownWords) string {
 }
 
 // workersHint is for who says by another launcher's word how many workers there are.
-const workersHint = "-n N is the number of workers on each node; how many nodes there are is said by --nnodes, or --hosts with the workers of each"
+const workersHint = "-n N is the number of workers on each node; how many nodes there are is said by --nnodes, or --hosts with the " +
+	"workers of each"
 
 // isNP reports whether -np stands among flags, as in mpirun: it is read as -n with the word p.
 func isNP(flags *pflag.FlagSet, typed []string) bool {

@@ -108,10 +108,12 @@ func setWarm(r *Request, text string) error {
 		}
 		switch strings.ToLower(name) {
 		case "off", "auto", "restarts", "on", "true", "yes", "1", "false", "no", "0":
-			return fmt.Errorf("%q is no module's name: give off, restarts, auto, modules with commas between such as torch,transformers, or auto,torch", name)
+			return fmt.Errorf("%q is no module's name: give off, restarts, auto, modules with commas between such as "+
+				"torch,transformers, or auto,torch", name)
 		}
 		if !moduleName().MatchString(name) {
-			return fmt.Errorf("%q is no module's name: give off, restarts, auto, modules with commas between such as torch,transformers, or auto,torch", name)
+			return fmt.Errorf("%q is no module's name: give off, restarts, auto, modules with commas between such as "+
+				"torch,transformers, or auto,torch", name)
 		}
 		r.Job.Warm.Modules = append(r.Job.Warm.Modules, name)
 		if near := nearWarmWord(name); near != "" {

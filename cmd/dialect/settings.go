@@ -115,23 +115,32 @@ func commandSettings(w *ownWords) []option {
 			set:  func(r *Request, text string) error { r.Job.Role = text; return nil },
 		},
 		{
-			name: "run-id", word: &w.RunID, frequent: true, inside: insideMeeting, aliases: []string{"--rdzv-id"}, arg: "ID", group: groupCommand, anywhere: true, use: use{byAgents},
-			help: "Name of the job, seen by workers as TORCHELASTIC_RUN_ID, and the same on all its nodes. Default: a random one; several nodes need one unless they meet by --node-rank.",
-			set:  func(r *Request, text string) error { r.Job.RunID = text; return nil },
+			name: "run-id", word: &w.RunID, frequent: true, inside: insideMeeting, aliases: []string{"--rdzv-id"}, arg: "ID",
+			group: groupCommand, anywhere: true, use: use{byAgents},
+			help: "Name of the job, seen by workers as TORCHELASTIC_RUN_ID, and the same on all its nodes. Default: a random one; " +
+				"several nodes need one unless they meet by --node-rank.",
+			set: func(r *Request, text string) error { r.Job.RunID = text; return nil },
 		},
 		{
-			name: "warm", word: &w.Warm, frequent: true, kind: kindList, arg: "off|restarts|auto|[auto,]MODULES", def: warmDefault, elsewhere: warmElsewhere, group: groupCommand, anywhere: true,
-			use:  use{warmable},
-			help: "Import Python modules once and fork the workers from there: none, those that the script itself begins with and that are installed, and those that its workers were seen to import later (auto), the same for restarts alone, beside the training (restarts), MODULES such as torch,transformers, or both. Where that would not be safe the workers start as usual, and muster says why. Under other launchers' names the default is off.",
-			set:  setWarm,
+			name: "warm", word: &w.Warm, frequent: true, kind: kindList, arg: "off|restarts|auto|[auto,]MODULES", def: warmDefault,
+			elsewhere: warmElsewhere, group: groupCommand, anywhere: true,
+			use: use{warmable},
+			help: "Import Python modules once and fork the workers from there: none, those that the script itself begins with and that " +
+				"are installed, and those that its workers were seen to import later (auto), the same for restarts alone, beside the " +
+				"training (restarts), MODULES such as torch,transformers, or both. Where that would not be safe the workers start " +
+				"as usual, and muster says why. Under other launchers' names the default is off.",
+			set: setWarm,
 		},
 		{
-			name: "warm-wait", word: &w.WarmWait, kind: kindTime, arg: "TIME", def: "60s", group: groupCommand, anywhere: true, use: use{warmed},
-			help: "How long a start waits for the imports of --warm; then the workers start as usual, beside them, and restarts find them done.",
-			set:  func(r *Request, text string) error { return setTime(&r.Job.Warm.Wait, text) },
+			name: "warm-wait", word: &w.WarmWait, kind: kindTime, arg: "TIME", def: "60s", group: groupCommand, anywhere: true,
+			use: use{warmed},
+			help: "How long a start waits for the imports of --warm; then the workers start as usual, beside them, and restarts find " +
+				"them done.",
+			set: func(r *Request, text string) error { return setTime(&r.Job.Warm.Wait, text) },
 		},
 		{
-			name: "numa-binding", word: &w.NUMABinding, arg: strings.Join(bindModes(), "|"), group: groupCommand, lent: true, use: use{byAgents},
+			name: "numa-binding", word: &w.NUMABinding, arg: strings.Join(bindModes(), "|"), group: groupCommand, lent: true,
+			use:  use{byAgents},
 			help: bindHelp,
 			set: func(r *Request, text string) error {
 				r.Job.Bind.Mode = text
@@ -139,18 +148,23 @@ func commandSettings(w *ownWords) []option {
 			},
 		},
 		{
-			name: "numa-fallback", word: &w.NUMAFallback, kind: kindFlag, def: "false", group: groupCommand, anywhere: true, use: use{byAgents, bound},
+			name: "numa-fallback", word: &w.NUMAFallback, kind: kindFlag, def: "false", group: groupCommand, anywhere: true,
+			use:  use{byAgents, bound},
 			help: "Start the workers unbound where --numa-binding cannot be done; otherwise the job is refused there.",
 			set:  func(r *Request, text string) error { return setSwitch(&r.Job.Bind.Fallback, text) },
 		},
 		{
-			name: "isolate-devices", word: &w.IsolateDevices, kind: kindFlag, def: "false", group: groupCommand, anywhere: true, use: use{byAgents},
-			help: "Show each worker the accelerator of its local rank and no other, so that a script uses device 0 whatever LOCAL_RANK says. Refused where a node has more or fewer workers than visible accelerators.",
-			set:  func(r *Request, text string) error { return setSwitch(&r.Job.Isolate, text) },
+			name: "isolate-devices", word: &w.IsolateDevices, kind: kindFlag, def: "false", group: groupCommand, anywhere: true,
+			use: use{byAgents},
+			help: "Show each worker the accelerator of its local rank and no other, so that a script uses device 0 whatever LOCAL_RANK " +
+				"says. Refused where a node has more or fewer workers than visible accelerators.",
+			set: func(r *Request, text string) error { return setSwitch(&r.Job.Isolate, text) },
 		},
 		{
-			name: "stdin", word: &w.Stdin, arg: "auto|null|inherit", def: "auto", group: groupCommand, anywhere: true, use: use{byAgents, withoutHosts},
-			help: "What workers read: nothing (null), or muster's own standard input. auto: a job's only worker has the terminal, for breakpoint() and the like; others read nothing. torchrun's workers inherit.",
+			name: "stdin", word: &w.Stdin, arg: "auto|null|inherit", def: "auto", group: groupCommand, anywhere: true,
+			use: use{byAgents, withoutHosts},
+			help: "What workers read: nothing (null), or muster's own standard input. auto: a job's only worker has the terminal, for " +
+				"breakpoint() and the like; others read nothing. torchrun's workers inherit.",
 			set: func(r *Request, text string) error {
 				r.Job.InheritStdin, r.Job.NoStdin = text == "inherit", text == "null"
 				return oneOf(text, "auto", "null", "inherit")
@@ -162,21 +176,25 @@ func commandSettings(w *ownWords) []option {
 // bindModes are the words of --numa-binding, in torchrun's order.
 func bindModes() []string { return []string{"node", "socket", "exclusive", "core-complex"} }
 
-const bindHelp = "Bind each worker to CPUs near the accelerator of its local rank. node: all of its NUMA node; socket: all of its socket; exclusive: a share of the node's cores that no other worker has; core-complex: those behind one of the node's largest caches."
+const bindHelp = "Bind each worker to CPUs near the accelerator of its local rank. node: all of its NUMA node; socket: all of its " +
+	"socket; exclusive: a share of the node's cores that no other worker has; core-complex: those behind one of the node's largest caches."
 
 func restartSettings(w *ownWords) []option {
 	return []option{
 		{
-			name: "max-restarts", word: &w.MaxRestarts, frequent: true, kind: kindInt, arg: "N", def: "0", group: groupExits, lent: true, use: use{remade, counted},
+			name: "max-restarts", word: &w.MaxRestarts, frequent: true, kind: kindInt, arg: "N", def: "0", group: groupExits, lent: true,
+			use:  use{remade, counted},
 			help: "How often the workers are started anew because one of this node's failed.",
 			set: func(r *Request, text string) error {
 				return setCount(&r.Job.Restart.MaxRestarts, text)
 			},
 		},
 		{
-			name: "restart-policy", word: &w.RestartPolicy, frequent: true, arg: "POLICY", def: "on-failure", group: groupExits, anywhere: true,
-			use: use{remade, othersFail, acting}, insists: true,
-			help: "Which exits of workers start them anew: never, on-failure (any but 0), always (0 too; needs --active-deadline), exit-code (those of --retryable-exit-codes), on-node-fail (none, only the loss of a node), on-node-fail-or-exit-code.",
+			name: "restart-policy", word: &w.RestartPolicy, frequent: true, arg: "POLICY", def: "on-failure", group: groupExits,
+			anywhere: true,
+			use:      use{remade, othersFail, acting}, insists: true,
+			help: "Which exits of workers start them anew: never, on-failure (any but 0), always (0 too; needs --active-deadline), " +
+				"exit-code (those of --retryable-exit-codes), on-node-fail (none, only the loss of a node), on-node-fail-or-exit-code.",
 			set: func(r *Request, text string) error {
 				r.Job.Restart.Policy = job.RestartPolicy(text)
 				return oneOf(text, string(job.RestartNever), string(job.RestartOnFailure), string(job.RestartAlways),
@@ -185,18 +203,22 @@ func restartSettings(w *ownWords) []option {
 			},
 		},
 		{
-			name: "restart-scope", word: &w.RestartScope, arg: "SCOPE", def: "world", driven: string(job.ScopeNode), group: groupExits, anywhere: true,
-			use:  use{remade, retries, restarts, bounded},
-			help: "Who starts anew after a worker failed: world (the workers of all nodes, in a new round), node (those of its node), process (that worker alone). The last two are for programs that let workers join a running job.",
+			name: "restart-scope", word: &w.RestartScope, arg: "SCOPE", def: "world", driven: string(job.ScopeNode), group: groupExits,
+			anywhere: true,
+			use:      use{remade, retries, restarts, bounded},
+			help: "Who starts anew after a worker failed: world (the workers of all nodes, in a new round), node (those of its node), " +
+				"process (that worker alone). The last two are for programs that let workers join a running job.",
 			set: func(r *Request, text string) error {
 				r.Job.Restart.Scope = job.RestartScope(text)
 				return oneOf(text, string(job.ScopeWorld), string(job.ScopeNode), string(job.ScopeProcess))
 			},
 		},
 		{
-			name: "retryable-exit-codes", word: &w.RetryableExitCodes, kind: kindList, arg: "CODES", def: defaultRetryable, group: groupExits, anywhere: true,
-			use:  use{remade, byExitCode, restarts},
-			help: "Exit codes that --restart-policy exit-code retries: numbers, ranges such as 1-100, bounds such as >=128, or kubeflow, which is >=128. A signal n counts as 128+n.",
+			name: "retryable-exit-codes", word: &w.RetryableExitCodes, kind: kindList, arg: "CODES", def: defaultRetryable,
+			group: groupExits, anywhere: true,
+			use: use{remade, byExitCode, restarts},
+			help: "Exit codes that --restart-policy exit-code retries: numbers, ranges such as 1-100, bounds such as >=128, or " +
+				"kubeflow, which is >=128. A signal n counts as 128+n.",
 			set: func(r *Request, text string) (err error) {
 				if text == "kubeflow" {
 					text = kubeflowRetryable
@@ -206,7 +228,8 @@ func restartSettings(w *ownWords) []option {
 			},
 		},
 		{
-			name: "fatal-exit-codes", word: &w.FatalExitCodes, kind: kindList, arg: "CODES", group: groupExits, anywhere: true, use: use{remade, retries, restarts},
+			name: "fatal-exit-codes", word: &w.FatalExitCodes, kind: kindList, arg: "CODES", group: groupExits, anywhere: true,
+			use:  use{remade, retries, restarts},
 			help: "Exit codes that are never retried, whatever the policy.",
 			set: func(r *Request, text string) (err error) {
 				r.Job.Restart.Fatal, err = job.ParseExitCodes(text)
@@ -221,40 +244,50 @@ func restartSettings(w *ownWords) []option {
 		},
 		{
 			name: "crash-loop", word: &w.CrashLoop, kind: kindInt, arg: "K", def: "0", group: groupExits, anywhere: true,
-			use:  use{byAgents, remade, restarts, loops},
-			help: "The job fails with status 93, which says that it is not to be started again, when K restarts in a row have not brought it further: no step that is greater than all before, as far as its programs tell them (muster.progress), and no newer checkpoint on disk. Where neither is known, a group that ran for 10 minutes has come further. What the failures have in common is told. 0: nobody looks.",
-			set:  func(r *Request, text string) error { return setCount(&r.Job.Restart.CrashLoop, text) },
+			use: use{byAgents, remade, restarts, loops},
+			help: "The job fails with status 93, which says that it is not to be started again, when K restarts in a row have not " +
+				"brought it further: no step that is greater than all before, as far as its programs tell them (muster.progress), and " +
+				"no newer checkpoint on disk. Where neither is known, a group that ran for 10 minutes has come further. What the " +
+				"failures have in common is told. 0: nobody looks.",
+			set: func(r *Request, text string) error { return setCount(&r.Job.Restart.CrashLoop, text) },
 		},
 		{
-			name: "restart-limit", word: &w.RestartLimit, kind: kindInt, arg: "N|N/rank|none", def: "none", group: groupExits, anywhere: true,
-			use:  use{remade, losable, nodesReturn, ranksLast},
-			help: "How often the loss of a node may lead to a new round, over the whole job; with /rank how often the node of each group rank may be replaced, where going on with fewer nodes replaces nobody.",
-			set:  func(r *Request, text string) error { return setReplacements(&r.Job.Restart, text) },
+			name: "restart-limit", word: &w.RestartLimit, kind: kindInt, arg: "N|N/rank|none", def: "none", group: groupExits,
+			anywhere: true,
+			use:      use{remade, losable, nodesReturn, ranksLast},
+			help: "How often the loss of a node may lead to a new round, over the whole job; with /rank how often the node of each " +
+				"group rank may be replaced, where going on with fewer nodes replaces nobody.",
+			set: func(r *Request, text string) error { return setReplacements(&r.Job.Restart, text) },
 		},
 		{
 			name: "restart-window", word: &w.RestartWindow, kind: kindTime, arg: "TIME", def: "0s", group: groupExits, anywhere: true,
-			use:  use{remade, rounds, windowed},
-			help: "Limits count only the restarts within this time, and workers that ran this long start with no delay again. 0: limits count all restarts.",
-			set:  func(r *Request, text string) error { return setTime(&r.Job.Restart.Window, text) },
+			use: use{remade, rounds, windowed},
+			help: "Limits count only the restarts within this time, and workers that ran this long start with no delay again. 0: limits " +
+				"count all restarts.",
+			set: func(r *Request, text string) error { return setTime(&r.Job.Restart.Window, text) },
 		},
 		{
 			name: "restart-delay", word: &w.RestartDelay, kind: kindTime, arg: "TIME", def: "1s", group: groupExits, anywhere: true,
-			use:  use{remade, rounds, paused},
-			help: "Pause before the second restart; the first has none, nor has one of workers that ran ten times as long as the pause that is due: pauses then grow anew.",
-			set:  func(r *Request, text string) error { return setTime(&r.Job.Restart.Delay, text) },
+			use: use{remade, rounds, paused},
+			help: "Pause before the second restart; the first has none, nor has one of workers that ran ten times as long as the pause " +
+				"that is due: pauses then grow anew.",
+			set: func(r *Request, text string) error { return setTime(&r.Job.Restart.Delay, text) },
 		},
 		{
-			name: "restart-backoff", word: &w.RestartBackoff, arg: "FACTOR[:MAX]", def: "2:60s", group: groupExits, anywhere: true, use: use{remade, rounds, paused},
+			name: "restart-backoff", word: &w.RestartBackoff, arg: "FACTOR[:MAX]", def: "2:60s", group: groupExits, anywhere: true,
+			use:  use{remade, rounds, paused},
 			help: "By what the pause grows from restart to restart, and its upper bound.",
 			set:  setBackoff,
 		},
 		{
-			name: "active-deadline", word: &w.ActiveDeadline, frequent: true, kind: kindTime, arg: "TIME", def: "0s", group: groupExits, anywhere: true, use: always,
+			name: "active-deadline", word: &w.ActiveDeadline, frequent: true, kind: kindTime, arg: "TIME", def: "0s", group: groupExits,
+			anywhere: true, use: always,
 			help: "Time the job may take from its first start; then it is stopped with status 124. 0: no deadline.",
 			set:  func(r *Request, text string) error { return setTime(&r.Job.Restart.Deadline, text) },
 		},
 		{
-			name: "grace", word: &w.Grace, frequent: true, kind: kindTime, arg: "TIME", def: "30s", group: groupExits, anywhere: true, use: always,
+			name: "grace", word: &w.Grace, frequent: true, kind: kindTime, arg: "TIME", def: "30s", group: groupExits, anywhere: true,
+			use:  always,
 			help: "Time between the first signal to the workers and SIGKILL.",
 			set:  func(r *Request, text string) error { return setTime(&r.Job.Stop.Grace, text) },
 		},
@@ -270,7 +303,8 @@ func restartSettings(w *ownWords) []option {
 		},
 		{
 			name: "clean-policy", word: &w.CleanPolicy, arg: "POLICY", def: "all", group: groupExits, anywhere: true, use: always,
-			help: "What is ended with the job: all (workers and whatever they left behind), unfinished (workers still running), none (muster waits for them).",
+			help: "What is ended with the job: all (workers and whatever they left behind), unfinished (workers still running), none " +
+				"(muster waits for them).",
 			set: func(r *Request, text string) error {
 				r.Job.Restart.Clean = job.CleanPolicy(text)
 				return oneOf(text, string(job.CleanAll), string(job.CleanUnfinished), string(job.CleanNone))
@@ -293,11 +327,13 @@ func logSettings(w *ownWords) []option {
 	return []option{
 		{
 			name: "log-dir", word: &w.LogDir, frequent: true, arg: "DIR", group: groupLogs, lent: true, use: use{byAgents},
-			help: "Where the directory of this run is made. muster run writes all output of workers there, unless --tee or --redirects is given. Default: a temporary one; /dev/null for none.",
-			set:  func(r *Request, text string) error { r.Job.Logs.Dir = logDir(text); return nil },
+			help: "Where the directory of this run is made. muster run writes all output of workers there, unless --tee or --redirects " +
+				"is given. Default: a temporary one; /dev/null for none.",
+			set: func(r *Request, text string) error { r.Job.Logs.Dir = logDir(text); return nil },
 		},
 		{
-			name: "redirects", word: &w.Redirects, short: "r", arg: "SPEC", def: "0", group: groupLogs, lent: true, use: use{byAgents, shown},
+			name: "redirects", word: &w.Redirects, short: "r", arg: "SPEC", def: "0", group: groupLogs, lent: true,
+			use:  use{byAgents, shown},
 			help: "Streams that go to files and not to the console: 0 none, 1 stdout, 2 stderr, 3 both, or by local rank, as in 0:3,1:2.",
 			set: func(r *Request, text string) (err error) {
 				r.Job.Logs.Redirect, err = parseStreams(text)
@@ -305,7 +341,8 @@ func logSettings(w *ownWords) []option {
 			},
 		},
 		{
-			name: "tee", word: &w.Tee, frequent: true, short: "t", arg: "SPEC", def: "0", group: groupLogs, lent: true, use: use{byAgents, divided},
+			name: "tee", word: &w.Tee, frequent: true, short: "t", arg: "SPEC", def: "0", group: groupLogs, lent: true,
+			use:  use{byAgents, divided},
 			help: "Streams that go to files and to the console; SPEC as for --redirects.",
 			set: func(r *Request, text string) (err error) {
 				r.Job.Logs.Tee, err = parseStreams(text)
@@ -313,7 +350,8 @@ func logSettings(w *ownWords) []option {
 			},
 		},
 		{
-			name: "local-ranks-filter", word: &w.LocalRanksFilter, kind: kindList, arg: "RANKS", group: groupLogs, lent: true, use: use{byAgents, shown},
+			name: "local-ranks-filter", word: &w.LocalRanksFilter, kind: kindList, arg: "RANKS", group: groupLogs, lent: true,
+			use:  use{byAgents, shown},
 			help: "Local ranks whose output is shown on the console, as in 0,1. Default: all.",
 			set: func(r *Request, text string) (err error) {
 				r.Job.Logs.Ranks, err = parseRanks(text)
@@ -321,9 +359,11 @@ func logSettings(w *ownWords) []option {
 			},
 		},
 		{
-			name: "log-line-prefix-template", word: &w.LogLinePrefixTemplate, arg: "TEXT", group: groupLogs, lent: true, use: use{shown, prefixed},
-			help: "What stands in front of each line of a worker; ${role_name}, ${local_rank}, ${rank} and ${hostname} are replaced. Default: '[${rank}] ', with hosts '[${hostname} ${rank}] '.",
-			set:  func(r *Request, text string) error { r.Job.Logs.Prefix = text; return nil },
+			name: "log-line-prefix-template", word: &w.LogLinePrefixTemplate, arg: "TEXT", group: groupLogs, lent: true,
+			use: use{shown, prefixed},
+			help: "What stands in front of each line of a worker; ${role_name}, ${local_rank}, ${rank} and ${hostname} are replaced. " +
+				"Default: '[${rank}] ', with hosts '[${hostname} ${rank}] '.",
+			set: func(r *Request, text string) error { r.Job.Logs.Prefix = text; return nil },
 		},
 	}
 }
@@ -332,7 +372,8 @@ func logSettings(w *ownWords) []option {
 func ownSettings(w *ownWords) []option {
 	return []option{
 		{
-			name: "event-log-handler", word: &w.EventLogHandler, arg: "null|console", def: "null", group: groupMuster, lent: true, use: use{byAgents},
+			name: "event-log-handler", word: &w.EventLogHandler, arg: "null|console", def: "null", group: groupMuster, lent: true,
+			use:  use{byAgents},
 			help: "Where torchelastic's event records go: nowhere, or to standard error as JSON.",
 			set: func(r *Request, text string) error {
 				r.Job.EventLog = text
@@ -340,24 +381,28 @@ func ownSettings(w *ownWords) []option {
 			},
 		},
 		{
-			name: "status-file", word: &w.StatusFile, frequent: true, inside: insidePod, arg: "FILE", group: groupMuster, anywhere: true, use: use{notSimulated},
+			name: "status-file", word: &w.StatusFile, frequent: true, inside: insidePod, arg: "FILE", group: groupMuster, anywhere: true,
+			use:  use{notSimulated},
 			help: "Keep the job's state in FILE as JSON.",
 			set:  func(r *Request, text string) error { r.Job.StatusFile = text; return nil },
 		},
 		{
 			name: "summary", word: &w.Summary, arg: "FILE", group: groupMuster, anywhere: true, use: use{notSimulated, byAgents},
-			help: "Write to FILE, as JSON, what the time of the job went to, when it has ended: good, restarts, repeated steps and so on, its rounds and its slowest ranks.",
-			set:  func(r *Request, text string) error { r.Job.See.Summary = text; return nil },
+			help: "Write to FILE, as JSON, what the time of the job went to, when it has ended: good, restarts, repeated steps and so " +
+				"on, its rounds and its slowest ranks.",
+			set: func(r *Request, text string) error { r.Job.See.Summary = text; return nil },
 		},
 		{
 			name: "http", word: &w.HTTP, inside: insidePod, arg: "ADDR", group: groupMuster, anywhere: true, use: always,
-			help: "Serve a page of the job at ADDR, HOST:PORT or a port of this machine alone; port 0 takes one that is free and says which. On loopback your own processes may look; elsewhere the job's token is asked for.",
-			set:  func(r *Request, text string) error { r.Job.See.HTTP = text; return nil },
+			help: "Serve a page of the job at ADDR, HOST:PORT or a port of this machine alone; port 0 takes one that is free and says " +
+				"which. On loopback your own processes may look; elsewhere the job's token is asked for.",
+			set: func(r *Request, text string) error { r.Job.See.HTTP = text; return nil },
 		},
 		{
 			name: "sidecar", word: &w.Sidecar, separator: several, arg: "COMMAND", group: groupMuster, anywhere: true, use: use{byAgents},
-			help: "Run COMMAND, in words as for a shell, beside the workers on the first node, as in 'tensorboard --logdir runs --port 6006'. It starts again when it ends, and ends with the job. May be given again; in a variable, one on each line.",
-			set:  checkSidecars,
+			help: "Run COMMAND, in words as for a shell, beside the workers on the first node, as in 'tensorboard --logdir runs --port " +
+				"6006'. It starts again when it ends, and ends with the job. May be given again; in a variable, one on each line.",
+			set: checkSidecars,
 		},
 		{
 			name: "events", word: &w.Events, arg: "FILE", group: groupMuster, anywhere: true, use: always,
@@ -370,19 +415,22 @@ func ownSettings(w *ownWords) []option {
 			set:  func(r *Request, text string) error { return setTime(&r.Job.See.Keep, text) },
 		},
 		{
-			name: "config", word: &w.Config, frequent: true, inside: insideRefused, arg: "FILE", group: groupMuster, anywhere: true, use: always,
+			name: "config", word: &w.Config, frequent: true, inside: insideRefused, arg: "FILE", group: groupMuster, anywhere: true,
+			use:  always,
 			help: "Read settings from FILE, a YAML map of flags without their dashes. The command line and variables win over it.",
 			set:  func(*Request, string) error { return nil },
 		},
 		{
-			name: "dry-run", word: &w.DryRun, frequent: true, inside: insideRefused, kind: kindFlag, def: "false", group: groupMuster, anywhere: true, use: always,
+			name: "dry-run", word: &w.DryRun, frequent: true, inside: insideRefused, kind: kindFlag, def: "false", group: groupMuster,
+			anywhere: true, use: always,
 			help: "Show ranks, environment and where each value came from; start nothing.",
 			set:  func(r *Request, text string) error { return setSwitch(&r.DryRun, text) },
 		},
 		{
 			name: "show-values", word: &w.ShowValues, kind: kindFlag, def: "false", group: groupMuster, anywhere: true, use: use{dry},
-			help: "With --dry-run: show all values that were given, secrets too. Else those of variables that are not known to be harmless, and what looks like a secret in a command line, are left out.",
-			set:  func(r *Request, text string) error { return setSwitch(&r.ShowValues, text) },
+			help: "With --dry-run: show all values that were given, secrets too. Else those of variables that are not known to be " +
+				"harmless, and what looks like a secret in a command line, are left out.",
+			set: func(r *Request, text string) error { return setSwitch(&r.ShowValues, text) },
 		},
 		{
 			name: "all", word: &w.All, kind: kindFlag, def: "false", group: groupMuster, anywhere: true, use: use{dry},
@@ -395,7 +443,8 @@ func ownSettings(w *ownWords) []option {
 			set:  func(r *Request, text string) error { return setSwitch(&r.JSON, text) },
 		},
 		{
-			name: "log-level", word: &w.LogLevel, inside: insidePod, arg: "LEVEL", def: "info", group: groupMuster, anywhere: true, use: always,
+			name: "log-level", word: &w.LogLevel, inside: insidePod, arg: "LEVEL", def: "info", group: groupMuster, anywhere: true,
+			use:  always,
 			help: "What muster says on standard error: debug, info, warn or error. torchrun's default is warn, or what LOGLEVEL says.",
 			set: func(r *Request, text string) error {
 				r.LogLevel = text
@@ -403,8 +452,10 @@ func ownSettings(w *ownWords) []option {
 			},
 		},
 		{
-			name: "log-format", word: &w.LogFormat, inside: insidePod, arg: "auto|text|json", def: logtext.Auto, group: groupMuster, anywhere: true, use: always,
-			help: "How muster says it, on every node: lines of text for people (auto, text), or of JSON for programs, with exact durations.",
+			name: "log-format", word: &w.LogFormat, inside: insidePod, arg: "auto|text|json", def: logtext.Auto, group: groupMuster,
+			anywhere: true, use: always,
+			help: "How muster says it, on every node: lines of text for people (auto, text), or of JSON for programs, with exact " +
+				"durations.",
 			set: func(r *Request, text string) error {
 				r.LogFormat = text
 				return oneOf(text, logtext.Formats()...)

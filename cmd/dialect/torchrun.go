@@ -252,7 +252,8 @@ func (t *torchrunJob) command(argv0 string) {
 	}
 	if v.useEnv.option != nil && !v.useEnv.on {
 		if v.noPython.on {
-			t.wrong.add(errors.New("cannot use --no-python without --use-env: a program that is not Python gets its local rank as LOCAL_RANK"))
+			t.wrong.add(errors.New("cannot use --no-python without --use-env: a program that is not Python gets its local rank as " +
+				"LOCAL_RANK"))
 		}
 		c.LocalRankFlag = "--local-rank"
 	}

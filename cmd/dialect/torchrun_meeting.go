@@ -89,7 +89,8 @@ func (t *torchrunJob) place() {
 			if t.job.Nodes.Min != t.job.Nodes.Max {
 				return // which is refused as it is
 			}
-			t.nowhere("give --master-addr HOST (and --master-port PORT), or --rdzv-endpoint HOST:PORT, the same on all nodes; and --node-rank N")
+			t.nowhere("give --master-addr HOST (and --master-port PORT), or --rdzv-endpoint HOST:PORT, the same on all nodes; and " +
+				"--node-rank N")
 			return
 		}
 		host, port, word, err := t.staticAddress(endpoint)

@@ -35,24 +35,32 @@ func torchrunOptions(w *torchrunWords) []option {
 		},
 		{
 			name: "nproc-per-node", word: &w.nprocPerNode, def: "1", variables: true, arg: "N|auto|cpu|gpu", group: groupNodes,
-			help: "Workers on each node: a number, one per accelerator (gpu), one per CPU (cpu), or one per accelerator where there is one and else per CPU (auto).",
+			help: "Workers on each node: a number, one per accelerator (gpu), one per CPU (cpu), or one per accelerator where there is " +
+				"one and else per CPU (auto).",
 		},
 		{
 			name: "node-rank", word: &w.nodeRank, kind: kindInt, def: "0", variables: true, arg: "N", group: groupNodes,
-			help: "Rank of this node with the static rendezvous, from 0; the store is on node 0. Elsewhere the node has it unless others have or ask for it, or fewer nodes are there, and says so otherwise.",
+			help: "Rank of this node with the static rendezvous, from 0; the store is on node 0. Elsewhere the node has it unless " +
+				"others have or ask for it, or fewer nodes are there, and says so otherwise.",
 		},
 		{
 			name: "standalone", word: &w.standalone, kind: kindFlag, variables: true, group: groupRdzv,
 			moot: "one node without a meeting place is alone already",
-			help: "One node with a store of its own on a free port; --rdzv-backend, --rdzv-endpoint and --rdzv-id are ignored. This is also what happens on one node when neither an endpoint nor --master-port is given.",
+			help: "One node with a store of its own on a free port; --rdzv-backend, --rdzv-endpoint and --rdzv-id are ignored. This is " +
+				"also what happens on one node when neither an endpoint nor --master-port is given.",
 		},
 		{
-			name: "rdzv-backend", word: &w.rdzvBackend, def: "static", variables: true, suggested: meetingBackends(), arg: "NAME", group: groupRdzv,
-			help: "How agents meet: static (fixed node ranks), c10d (through a store on one of the nodes, which agents of torchrun may share), muster (such a store for muster only), etcd (v3; etcd-v2 and etcd-v3 mean the same, and agents of torchrun speak something else there). Backends from Python packages cannot be loaded.",
+			name: "rdzv-backend", word: &w.rdzvBackend, def: "static", variables: true, suggested: meetingBackends(), arg: "NAME",
+			group: groupRdzv,
+			help: "How agents meet: static (fixed node ranks), c10d (through a store on one of the nodes, which agents of torchrun may " +
+				"share), muster (such a store for muster only), etcd (v3; etcd-v2 and etcd-v3 mean the same, and agents of torchrun " +
+				"speak something else there). Backends from Python packages cannot be loaded.",
 		},
 		{
 			name: "rdzv-endpoint", word: &w.rdzvEndpoint, variables: true, arg: "HOST[:PORT],...", group: groupRdzv,
-			help: "Where the nodes meet, the same on all of them: port 29400 with c10d and muster, 2379 with etcd; static needs the port. Several with commas between are etcd's members, or hosts that take over when the first one dies (not known to torchrun).",
+			help: "Where the nodes meet, the same on all of them: port 29400 with c10d and muster, 2379 with etcd; static needs the " +
+				"port. Several with commas between are etcd's members, or hosts that take over when the first one dies (not known to " +
+				"torchrun).",
 		},
 		{
 			name: "rdzv-id", word: &w.rdzvID, def: "none", variables: true, arg: "ID", group: groupRdzv,
@@ -64,7 +72,8 @@ func torchrunOptions(w *torchrunWords) []option {
 		},
 		{
 			name: "master-addr", word: &w.masterAddr, def: "127.0.0.1", variables: true, arg: "HOST", group: groupRdzv,
-			help: "With the static rendezvous: address of node 0, where the store listens; on one node only with --master-port. IPv6 in brackets.",
+			help: "With the static rendezvous: address of node 0, where the store listens; on one node only with --master-port. IPv6 in " +
+				"brackets.",
 		},
 		{
 			name: "master-port", word: &w.masterPort, kind: kindInt, noDefault: true, variables: true, arg: "PORT", group: groupRdzv,
@@ -72,7 +81,8 @@ func torchrunOptions(w *torchrunWords) []option {
 		},
 		{
 			name: "local-addr", word: &w.localAddr, noDefault: true, variables: true, arg: "HOST", since: "2.0", group: groupRdzv,
-			help: "Address by which the other nodes reach this one, on one node what workers see as MASTER_ADDR. Default: the one from which the meeting place is reached; 127.0.0.1 on one node.",
+			help: "Address by which the other nodes reach this one, on one node what workers see as MASTER_ADDR. Default: the one from " +
+				"which the meeting place is reached; 127.0.0.1 on one node.",
 		},
 		{
 			name: "module", word: &w.module, short: "m", kind: kindFlag, variables: true, group: groupCommand,
@@ -87,7 +97,8 @@ func torchrunOptions(w *torchrunWords) []option {
 			help: "Run the script with Python's runpy.run_path in a child that multiprocessing prepared. Wins over --no-python.",
 		},
 		{
-			name: "start-method", word: &w.startMethod, def: "spawn", choices: []string{"spawn", "fork", "forkserver"}, variables: true, arg: "METHOD",
+			name: "start-method", word: &w.startMethod, def: "spawn", choices: []string{"spawn", "fork", "forkserver"}, variables: true,
+			arg:   "METHOD",
 			group: groupCommand,
 			moot:  "torchrun, too, reads it with --run-path only",
 			help:  "With --run-path: multiprocessing's start method.",
@@ -97,11 +108,13 @@ func torchrunOptions(w *torchrunWords) []option {
 			help: "Name of the workers' role, seen by them as ROLE_NAME.",
 		},
 		{
-			name: "virtual-local-rank", word: &w.virtualLocalRank, kind: kindFlag, variables: true, since: "2.10 to 2.14", group: groupCommand,
-			help: "LOCAL_RANK is 0 for every worker, and CUDA_VISIBLE_DEVICES has only the worker's own device.",
+			name: "virtual-local-rank", word: &w.virtualLocalRank, kind: kindFlag, variables: true, since: "2.10 to 2.14",
+			group: groupCommand,
+			help:  "LOCAL_RANK is 0 for every worker, and CUDA_VISIBLE_DEVICES has only the worker's own device.",
 		},
 		{
-			name: "numa-binding", word: &w.numaBinding, noDefault: true, choices: bindModes(), ownVariable: true, arg: "MODE", since: "2.8 or 2.9",
+			name: "numa-binding", word: &w.numaBinding, noDefault: true, choices: bindModes(), ownVariable: true, arg: "MODE",
+			since: "2.8 or 2.9",
 			group: groupCommand,
 			help:  bindHelp,
 		},
@@ -110,17 +123,20 @@ func torchrunOptions(w *torchrunWords) []option {
 			help: "How often the workers are started anew after a failure.",
 		},
 		{
-			name: "monitor-interval", word: &w.monitorInterval, kind: kindFloat, def: "0.1", variables: true, arg: "SECONDS", group: groupExits,
-			moot: "exits are seen at once, and so within every interval",
-			help: "How often torchrun looks at its workers. muster sees exits at once and only checks the number.",
+			name: "monitor-interval", word: &w.monitorInterval, kind: kindFloat, def: "0.1", variables: true, arg: "SECONDS",
+			group: groupExits,
+			moot:  "exits are seen at once, and so within every interval",
+			help:  "How often torchrun looks at its workers. muster sees exits at once and only checks the number.",
 		},
 		{
-			name: "signals-to-handle", word: &w.signalsToHandle, def: "SIGTERM,SIGINT,SIGHUP,SIGQUIT", variables: true, arg: "LIST", since: "2.8 or 2.9",
+			name: "signals-to-handle", word: &w.signalsToHandle, def: "SIGTERM,SIGINT,SIGHUP,SIGQUIT", variables: true, arg: "LIST",
+			since: "2.8 or 2.9",
 			group: groupExits,
 			help:  "Signals that end the job: they are forwarded to the workers, and what is left after the shutdown timeout is killed.",
 		},
 		{
-			name: "shutdown-timeout", word: &w.shutdownTimeout, kind: kindInt, noDefault: true, variables: true, arg: "SECONDS", since: "2.11 to 2.14",
+			name: "shutdown-timeout", word: &w.shutdownTimeout, kind: kindInt, noDefault: true, variables: true, arg: "SECONDS",
+			since: "2.11 to 2.14",
 			group: groupExits,
 			help:  "Time between the first signal to the workers and SIGKILL. Default: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30.",
 		},
@@ -137,20 +153,24 @@ func torchrunOptions(w *torchrunWords) []option {
 			help: "Streams that go to files and to the console; SPEC as for --redirects.",
 		},
 		{
-			name: "log-line-prefix-template", word: &w.logLinePrefixTemplate, variables: true, arg: "TEXT", since: "2.10 to 2.14", group: groupLogs,
-			moot: "torchrun, too, puts it in front of lines of --tee only",
-			help: "What stands in front of each line of --tee; ${role_name}, ${local_rank}, ${rank} and ${hostname} are replaced. Default: TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, else '[${role_name}${local_rank}]:'.",
+			name: "log-line-prefix-template", word: &w.logLinePrefixTemplate, variables: true, arg: "TEXT", since: "2.10 to 2.14",
+			group: groupLogs,
+			moot:  "torchrun, too, puts it in front of lines of --tee only",
+			help: "What stands in front of each line of --tee; ${role_name}, ${local_rank}, ${rank} and ${hostname} are replaced. " +
+				"Default: TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, else '[${role_name}${local_rank}]:'.",
 		},
 		{
 			name: "local-ranks-filter", word: &w.localRanksFilter, variables: true, arg: "RANKS", since: "2.3", group: groupLogs,
 			help: "Local ranks whose output is shown on the console, as in 0,1. Default: all.",
 		},
 		{
-			name: "duplicate-stdout-filters", word: &w.duplicateStdoutFilters, kind: kindList, variables: true, arg: "WORDS", since: "2.10", group: groupLogs,
+			name: "duplicate-stdout-filters", word: &w.duplicateStdoutFilters, kind: kindList, variables: true, arg: "WORDS",
+			since: "2.10", group: groupLogs,
 			help: "Lines of --tee with one of these words also go to filtered_stdout.log; two commas stand for one in a word.",
 		},
 		{
-			name: "duplicate-stderr-filters", word: &w.duplicateStderrFilters, kind: kindList, variables: true, arg: "WORDS", since: "2.10", group: groupLogs,
+			name: "duplicate-stderr-filters", word: &w.duplicateStderrFilters, kind: kindList, variables: true, arg: "WORDS",
+			since: "2.10", group: groupLogs,
 			help: "Lines of --tee with one of these words also go to filtered_stderr.log; two commas stand for one in a word.",
 		},
 		{
@@ -158,8 +178,9 @@ func torchrunOptions(w *torchrunWords) []option {
 			help: "A Python class that arranges logs. Not supported: muster loads no Python.",
 		},
 		{
-			name: "event-log-handler", word: &w.eventLogHandler, def: "null", variables: true, arg: "null|console", since: "2.7 to 2.9", group: groupOther,
-			help: "Where torchelastic's event records go: nowhere, or to standard error as JSON.",
+			name: "event-log-handler", word: &w.eventLogHandler, def: "null", variables: true, arg: "null|console", since: "2.7 to 2.9",
+			group: groupOther,
+			help:  "Where torchelastic's event records go: nowhere, or to standard error as JSON.",
 		},
 		{
 			name: "print-completion", kind: kindPrint, noDefault: true, choices: completionShells(), arg: "SHELL", since: "2.14",

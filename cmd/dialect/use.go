@@ -199,7 +199,8 @@ var (
 	anyCheck = when("without --network-check", "give --network-check too, or --switchbox-check",
 		func(job *job.Job) bool { return job.Check.On() })
 	// leaves is met where a node may have to leave.
-	leaves = when("where no node has to leave", "give --network-check too, or what else has nodes leave, such as --on-hang exclude, --exclude-straggler or --crash-loop",
+	leaves = when("where no node has to leave", "give --network-check too, or what else has nodes leave, such as --on-hang exclude, "+
+		"--exclude-straggler or --crash-loop",
 		func(job *job.Job) bool { return job.Check.On() || job.Excludes() })
 	boxed = when("without --switchbox-check", "give --switchbox-check too",
 		func(job *job.Job) bool { return len(job.Check.Switchbox.Pairs) > 0 })
