@@ -72,6 +72,7 @@ var figures = []figure{
 	{"size", size},
 	{"survival", survival},
 	{"warm", warm},
+	{"hangs", hangs},
 	{"nodes", nodes},
 	{"blamed", blamed},
 	{"check", networkCheck},

@@ -53,7 +53,9 @@ func judged(t *testing.T, j *testJob, kind diagnose.Kind, says []string) (v diag
 			return v
 		}
 	}
-	t.Errorf("it does not hang by %s: %s", kind, v.Sentence)
+	told := j.out.String() + j.err.String()
+	t.Errorf("it does not hang by %s: %s\n%s\nthe job has said: %s", kind, v.Sentence, strings.Join(v.Evidence, "\n"),
+		told[max(0, len(told)-4000):])
 	return v
 }
 

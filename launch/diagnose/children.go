@@ -8,6 +8,9 @@ import (
 	"muster/launch/evidence"
 )
 
+// loaderName is what PyTorch (2.15.0, torch/utils/data/_utils/worker.py) calls the main thread of a data loader's worker.
+const loaderName = "pt_data_worker"
+
 // loads reports whether a process waits for a worker of its data loader.
 func loads(p *evidence.Process) bool {
 	if len(p.Stacks) == 0 || p.Wants >= busy {
@@ -25,9 +28,11 @@ func loads(p *evidence.Process) bool {
 func loader(r *evidence.Rank, main *evidence.Process) (does string, shown []string) {
 	var worst *evidence.Process
 	how, best := "", len(severity)
+	// PyTorch gives its loader's workers a name; by another one a process that it has started may be anything.
+	named := slices.ContainsFunc(r.Processes, func(p evidence.Process) bool { return p.PPID == main.PID && p.Name == loaderName })
 	for i := range r.Processes {
 		p := &r.Processes[i]
-		if p.PPID != main.PID || strings.Contains(p.Name, "resource_track") {
+		if p.PPID != main.PID || strings.Contains(p.Name, "resource_track") || named && p.Name != loaderName {
 			continue
 		}
 		kind, text := Ended, "has died"

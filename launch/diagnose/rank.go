@@ -43,12 +43,10 @@ const (
 	busy = 0.5
 	idle = 0.1
 	// thrashes is how many times in a second a process waits for its own memory that hardly does anything else
-	// (computing); throttledMuch is the share of the time from which on a limit keeps it; starves is the share of what
-	// it wants that is as good as nothing.
+	// (computing); throttledMuch is the share of the time from which on a limit keeps it.
 	thrashes      = 50
 	computing     = 0.9
 	throttledMuch = 0.6
-	starves       = 0.03
 )
 
 // activity is what one rank does.
@@ -160,7 +158,7 @@ func acts(p *evidence.Process, main evidence.Thread, own *evidence.Frame, in str
 	case p.Throttled >= throttledMuch && p.CPU < busy:
 		return Starved, fmt.Sprintf("is throttled: a limit of its control group kept it from every core for %.0f %% of the time%s",
 			100*p.Throttled, wouldBe(in))
-	case main.Wants >= busy && main.CPU < main.Wants*starves:
+	case main.Starved():
 		return Starved, fmt.Sprintf("gets no core (%.0f %% of one): the machine has too much to do, or it has a low priority%s",
 			100*main.CPU, wouldBe(in))
 	case len(p.Stacks) > 0 && slices.ContainsFunc(p.Stacks, func(s evidence.Stack) bool { return s.Collecting }):
@@ -247,7 +245,7 @@ func collective(p *evidence.Process) string {
 			first = f.Func
 		}
 	}
-	if first != "" || len(frames) == 0 || p.Wants > idle {
+	if first != "" || len(frames) == 0 || !rests(p) {
 		return first
 	}
 	last := frames[len(frames)-1]
@@ -270,7 +268,7 @@ func starved(p *evidence.Process) bool {
 	// A thread that waits for something else for a short time does as much: its frame says so.
 	if len(p.Stacks) < 2 || !slices.ContainsFunc(p.Stacks[1:], func(s evidence.Stack) bool {
 		at := len(s.Frames) - 1
-		return at >= 0 && !slices.Contains([]string{"threading.py", "queue.py", "selectors.py", "socket.py"}, path.Base(s.Frames[at].File))
+		return at >= 0 && !awaits(&s.Frames[at])
 	}) {
 		return false
 	}
@@ -283,14 +281,34 @@ func starved(p *evidence.Process) bool {
 	})
 }
 
+// awaits reports whether a frame is where Python's library waits for something that is not its lock.
+func awaits(f *evidence.Frame) bool {
+	switch path.Base(f.File) {
+	case "threading.py":
+		return slices.Contains([]string{"wait", "wait_for", "join", "acquire", "_wait_for_tstate_lock"}, f.Func)
+	case "queue.py", "selectors.py", "socket.py":
+		return true
+	}
+	return false
+}
+
 func sleeps(main evidence.Thread, own *evidence.Frame) bool {
+	if own != nil && own.Loop != "" && main.CPU <= idle { // between two sleeps it may be in line for a core
+		return true
+	}
 	return strings.HasSuffix(main.Syscall, "nanosleep") ||
 		own != nil && strings.Contains(own.Text, "sleep(") && (main.Syscall == "select" || main.Syscall == "pselect6")
 }
 
 // locked reports whether another Python thread of a process waits in the user's program, as its main thread does, and
 // none runs.
-func locked(p *evidence.Process) bool { return p.Wants <= idle && other(p) != "" }
+func locked(p *evidence.Process) bool { return rests(p) && other(p) != "" }
+
+// rests reports whether no thread of a process computes. On a machine with too much to do those that wake up for a
+// moment, as PyTorch's do, are in line for a core for much longer.
+func rests(p *evidence.Process) bool {
+	return p.CPU <= idle && !slices.ContainsFunc(p.Threads, func(t evidence.Thread) bool { return t.Wants >= busy })
+}
 
 // other is where such a thread waits.
 func other(p *evidence.Process) string {

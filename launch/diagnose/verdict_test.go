@@ -37,6 +37,9 @@ func uses(share float64) change {
 	}
 }
 
+// wants is what all threads of a process together would use, but for its main one.
+func wants(share float64) change { return func(r *evidence.Rank) { r.Processes[0].Wants = share } }
+
 func with(p evidence.Process, threads ...evidence.Thread) change {
 	return func(r *evidence.Rank) {
 		r.Processes[0].Threads = append(r.Processes[0].Threads, threads...)
@@ -62,6 +65,8 @@ var (
 	back   = evidence.Frame{Func: "_engine_run_backward", File: "/v/site-packages/torch/autograd/graph.py", Line: 8}
 	fetch  = evidence.Frame{Func: "_try_get_data", File: "/v/site-packages/torch/utils/data/dataloader.py", Line: 8}
 	elsew  = evidence.Frame{Func: "save", File: "/home/u/train.py", Line: 31}
+	isSet  = evidence.Frame{Func: "is_set", File: "/usr/lib/python3.13/threading.py", Line: 575}
+	polls  = evidence.Frame{Func: "poll", File: "/home/u/train.py", Line: 40, Text: "time.sleep(1)", Loop: "while not done"}
 )
 
 func in(call evidence.Frame) change { return at("futex", user, call) }
@@ -128,6 +133,14 @@ func TestVerdict(t *testing.T) {
 			[]int{0},
 			[]string{"does not give up Python's lock"},
 		},
+		"native code with the lock, for which a thread waits in Python's library": {
+			[]evidence.Rank{rank(0, in(reduce)), rank(1, uses(0.97), at("", elsew), at("", isSet),
+				with(evidence.Process{}, evidence.Thread{TID: 7, Syscall: "futex", Waits: 198}))},
+			Interpreter,
+			[]int{1},
+			[]int{0},
+			[]string{"does not give up Python's lock"},
+		},
 		"a loop beside a thread that polls": {
 			[]evidence.Rank{rank(0, in(reduce)), rank(1, uses(0.97), at("", elsew), at("", user),
 				with(evidence.Process{}, evidence.Thread{TID: 7, Syscall: "poll", Waits: 100}))},
@@ -143,6 +156,45 @@ func TestVerdict(t *testing.T) {
 			[]int{1},
 			[]int{0},
 			[]string{"another thread of it waits for one, too at train.py:7"},
+		},
+		"a deadlock while threads of PyTorch are in line for a core": {
+			[]evidence.Rank{rank(0, in(reduce)), rank(1, at("futex", elsew), at("futex", user), wants(0.3),
+				with(evidence.Process{}, evidence.Thread{TID: 7, Syscall: "futex"}, evidence.Thread{TID: 8, Syscall: "epoll_wait", Wants: 0.3}))},
+			Deadlock,
+			[]int{1},
+			[]int{0},
+			[]string{"another thread of it waits for one, too at train.py:7"},
+		},
+		"a lock while another thread computes": {
+			[]evidence.Rank{rank(0, in(reduce)), rank(1, at("futex", elsew), at("futex", user), wants(1),
+				with(evidence.Process{}, evidence.Thread{TID: 7, Syscall: "futex"}, evidence.Thread{TID: 8, State: "R", CPU: 0.05, Wants: 1}))},
+			Lock,
+			[]int{1},
+			[]int{0},
+			[]string{"who has the lock cannot be seen"},
+		},
+		"gradients while threads of PyTorch are in line for a core": {
+			[]evidence.Rank{rank(0, at("futex", user, back), wants(0.3)), rank(1, at("clock_nanosleep", elsew))},
+			Sleeps,
+			[]int{1},
+			[]int{0},
+			[]string{"rank 0 waits for it in the exchange of gradients in backward()"},
+		},
+		"in line for a core between two sleeps": {
+			[]evidence.Rank{rank(0, in(reduce)), rank(1, at("", polls))},
+			Sleeps,
+			[]int{1},
+			[]int{0},
+			[]string{"it sleeps at train.py:40 in poll (time.sleep(1)), again and again (while not done)"},
+		},
+		"no core": {
+			[]evidence.Rank{rank(0, in(reduce)), rank(1, at("", user), uses(1), func(r *evidence.Rank) {
+				r.Processes[0].Threads[0].CPU = 0.01
+			})},
+			Starved,
+			[]int{1},
+			[]int{0},
+			[]string{"gets no core (1 % of one)", "it is at train.py:7 in train"},
 		},
 		"a lock": {
 			[]evidence.Rank{rank(0, in(reduce)), rank(1, at("futex", elsew))},
@@ -179,6 +231,14 @@ func TestVerdict(t *testing.T) {
 			[]int{1},
 			[]int{0},
 			[]string{"whose worker process 900 has died"},
+		},
+		"loader stopped beside a process that has died": {
+			[]evidence.Rank{rank(0, in(reduce)), rank(1, at("poll", user, fetch), with(evidence.Process{PID: 800, Name: "python", State: "Z"}),
+				loader(func(p *evidence.Process) { p.State = "T" }))},
+			Loader,
+			[]int{1},
+			[]int{0},
+			[]string{"whose worker process 900 is stopped by a signal"},
 		},
 		"loader gone": {
 			[]evidence.Rank{rank(0, in(reduce)), rank(1, at("poll", user, fetch))},

@@ -120,6 +120,12 @@ type FileLock struct {
 	Holder int    `json:"holder,omitempty"`
 }
 
+// Starved reports whether a thread that would compute gets as good as no core.
+func (t *Thread) Starved() bool {
+	const computes, nothing = 0.5, 0.03 // of a core, and of what it wants
+	return t.Wants >= computes && t.CPU < t.Wants*nothing
+}
+
 // Main is the worker itself, nil where it has ended.
 func (r *Rank) Main() *Process {
 	if len(r.Processes) == 0 {

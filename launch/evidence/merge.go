@@ -15,7 +15,11 @@ import (
 func Fold(numbers []int) string {
 	list := slices.Clone(numbers)
 	slices.Sort(list)
-	list = slices.Compact(list)
+	return fold(slices.Compact(list))
+}
+
+// fold is Fold of numbers that are sorted, each of them once.
+func fold(list []int) string {
 	var parts []string
 	for i := 0; i < len(list); {
 		j := i
@@ -225,8 +229,9 @@ func Root(groups []Group) *Branch {
 		}
 	}
 	for _, c := range root.Children {
-		root.take(c.Ranks)
+		root.Ranks = append(root.Ranks, c.Ranks...)
 	}
+	root.settle()
 	return root
 }
 
@@ -235,33 +240,44 @@ type Branch struct {
 	Name     string
 	Ranks    []int
 	Children []*Branch
+	index    map[string]*Branch // the children by their names
 }
 
 func (b *Branch) child(name string, ranks []int) *Branch {
-	i := slices.IndexFunc(b.Children, func(c *Branch) bool { return c.Name == name })
-	if i < 0 {
-		i = len(b.Children)
-		b.Children = append(b.Children, &Branch{Name: name})
+	c, known := b.index[name]
+	if !known {
+		if b.index == nil {
+			b.index = map[string]*Branch{}
+		}
+		c = &Branch{Name: name}
+		b.index[name] = c
+		b.Children = append(b.Children, c)
 	}
-	b.Children[i].take(ranks)
-	return b.Children[i]
+	c.Ranks = append(c.Ranks, ranks...)
+	return c
 }
 
-func (b *Branch) take(ranks []int) {
-	b.Ranks = append(b.Ranks, ranks...)
+// settle sorts the ranks of a branch and of all below it, each of them once.
+func (b *Branch) settle() {
+	for _, c := range b.Children {
+		c.settle()
+	}
 	slices.Sort(b.Ranks)
 	b.Ranks = slices.Compact(b.Ranks)
 }
 
 // label is a frame with the ranks that are in it, and those of all that are not: func@source@stuck|leak.
 func (b *Branch) label(all []int) string {
-	var leak []int
-	for _, r := range all {
-		if !slices.Contains(b.Ranks, r) {
+	leak := make([]int, 0, len(all)-len(b.Ranks))
+	here := b.Ranks
+	for _, r := range all { // both are sorted
+		if len(here) > 0 && here[0] == r {
+			here = here[1:]
+		} else {
 			leak = append(leak, r)
 		}
 	}
-	return b.Name + "@" + Fold(b.Ranks) + "|" + Fold(leak)
+	return b.Name + "@" + fold(b.Ranks) + "|" + fold(leak)
 }
 
 // WriteFolded writes merged stacks as other programs for flame graphs read them: a line for each stack.

@@ -93,6 +93,42 @@ func TestSVG(t *testing.T) {
 	}
 }
 
+// The odd one of a thousand ranks can be seen and read, and a long title is in lines.
+func TestSVGOfManyRanks(t *testing.T) {
+	n := Node{Node: "a"}
+	for rank := range 1000 {
+		frames := []Frame{{Func: "main", File: "/u/t.py", Line: 3}, {Func: "all_reduce", File: "/x/torch/d.py", Line: 8}}
+		if rank == 613 {
+			frames[1] = Frame{Func: "load", File: "/u/data.py", Line: 17}
+		}
+		n.Ranks = append(n.Ranks, Rank{Rank: rank, Processes: []Process{{State: "S", Name: "python", Stacks: []Stack{{Frames: frames}}}}})
+	}
+	var text bytes.Buffer
+	if err := WriteSVG(&text, strings.Repeat("all ranks wait for rank 613 ", 20), Merge([]Node{n}, false)); err != nil {
+		t.Fatal(err)
+	}
+	if svg := text.String(); !strings.Contains(svg, ">load data.py:17 [613]</text>") || strings.Count(svg, `font-size="15"`) != 4 ||
+		!strings.Contains(svg, "<title>load@/u/data.py:17@613|0-612/614-999</title>") || !strings.Contains(svg, ">main thread [0-999]<") {
+		t.Error(svg)
+	}
+}
+
+// Frames below one that are too many to be drawn are counted.
+func TestSVGOfManyStacks(t *testing.T) {
+	n := Node{Node: "a"}
+	for rank := range 150 {
+		frames := []Frame{{Func: "main", File: "/u/t.py", Line: 3}, {Func: "load", File: "/u/data.py", Line: 100 + rank}}
+		n.Ranks = append(n.Ranks, Rank{Rank: rank, Processes: []Process{{State: "S", Name: "python", Stacks: []Stack{{Frames: frames}}}}})
+	}
+	var text bytes.Buffer
+	if err := WriteSVG(&text, "", Merge([]Node{n}, false)); err != nil {
+		t.Fatal(err)
+	}
+	if svg := text.String(); strings.Count(svg, "<title>load@") != mostBeside || !strings.Contains(svg, ">50 more</text>") {
+		t.Error(svg)
+	}
+}
+
 // pprof reads what is written for it.
 func TestPprof(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "stacks.pb.gz")

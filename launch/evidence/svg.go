@@ -13,30 +13,78 @@ import (
 
 // Sizes of the picture, in pixels.
 const (
-	svgWidth   = 1600
+	svgWidth   = 1600  // the least
+	svgWidest  = 12000 // the most
 	rowHeight  = 18
-	letter     = 6.6 // of the font, on average
-	svgTop     = 44
-	leastWidth = 2
+	letter     = 6.7 // of the font
+	titleRow   = 20
+	titleWidth = 172 // letters of the title in a line
+	titleLines = 6   // the most of these
+	leastWidth = 2   // of a frame that is drawn
+	// A frame in which all ranks are is stacksWidth wide before the picture is stretched, and one of few ranks is wide
+	// enough to tell which it is: among a thousand ranks the odd one is what is looked for.
+	stacksWidth = 400
+	oddWidth    = 130
+	// mostBeside is how many frames are drawn below one.
+	mostBeside = 100
 )
 
+const legend = "width: share of the ranks, few ranks are wider than that; red: less than half of the ranks, green: PyTorch, " +
+	"violet: the kernel; the pointer shows function@source@ranks here|ranks elsewhere"
+
+// box is a frame in the picture.
+type box struct {
+	*Branch
+	width float64
+	below []*box
+	more  int // frames below it that are not drawn
+}
+
 // WriteSVG draws merged stacks as a flame graph from above: a frame is as wide as the share of ranks that are in it,
-// and has its whole name when the pointer is on it. Nothing in it runs or is loaded from elsewhere.
+// but for those of few ranks, and has its whole name when the pointer is on it. Nothing in it runs or is loaded from
+// elsewhere.
 func WriteSVG(w io.Writer, title string, groups []Group) error {
 	root := Root(groups)
-	height := svgTop + rowHeight*(depth(root)+1)
+	all := lay(root, len(root.Ranks))
+	width := min(max(all.width, svgWidth), svgWidest)
+	lines := wrap(printable.Output(title), titleWidth)
+	top := titleRow*(len(lines)+1) + 8
+	height := top + rowHeight*(depth(root)+1)
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" `+
-		`font-family="monospace" font-size="11">
-<rect width="100%%" height="100%%" fill="#ffffff"/>
-<text x="10" y="20" font-size="15">%s</text>
-<text x="10" y="36" fill="#555555">width: share of the ranks; red: ranks that are not with the most; `+
-		`the pointer shows function@source@ranks here|ranks elsewhere</text>
-`, svgWidth, height, svgWidth, height, escape(title))
-	draw(&b, root, root, 0, svgWidth, svgTop)
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%.0f" height="%d" viewBox="0 0 %.0f %d" `+
+		`font-family="monospace" font-size="11">`+"\n"+`<rect width="100%%" height="100%%" fill="#ffffff"/>`+"\n", width, height, width, height)
+	for i, line := range lines {
+		fmt.Fprintf(&b, `<text x="10" y="%d" font-size="15">%s</text>`+"\n", titleRow*(i+1), html.EscapeString(line))
+	}
+	fmt.Fprintf(&b, `<text x="10" y="%d" fill="#555555">%s</text>`+"\n", titleRow*(len(lines)+1)-4, legend)
+	draw(&b, root, all, 0, width, top)
 	b.WriteString("</svg>\n")
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// wrap is a text in lines of at most so many letters, broken at spaces; what does not fit into titleLines is cut off.
+func wrap(text string, most int) []string {
+	var lines []string
+	for _, word := range strings.Fields(text) {
+		if n := len(lines) - 1; n >= 0 && utf8.RuneCountInString(lines[n])+1+utf8.RuneCountInString(word) <= most {
+			lines[n] += " " + word
+		} else if n+1 == titleLines {
+			lines[n] = cut(lines[n]+" …", most)
+			return lines
+		} else {
+			lines = append(lines, cut(word, most))
+		}
+	}
+	return lines
+}
+
+// cut is a text of at most so many letters.
+func cut(text string, most int) string {
+	if utf8.RuneCountInString(text) <= most {
+		return text
+	}
+	return string([]rune(text)[:max(most-1, 1)]) + "…"
 }
 
 func depth(b *Branch) int {
@@ -47,47 +95,61 @@ func depth(b *Branch) int {
 	return most
 }
 
-// weight is how wide a branch is beside the others: by its ranks, or by those of what is below it where that is more.
-func weight(b *Branch) float64 {
+// lay finds out how wide a frame is, by its ranks of all, or by what is below it where that is wider.
+func lay(b *Branch, all int) *box {
+	x := &box{Branch: b, width: max(stacksWidth*float64(len(b.Ranks))/float64(max(all, 1)), oddWidth)}
 	sum := 0.0
-	for _, c := range b.Children {
-		sum += weight(c)
+	for i, c := range b.Children {
+		if i == mostBeside {
+			x.more = len(b.Children) - i
+			sum += oddWidth
+			break
+		}
+		below := lay(c, all)
+		sum += below.width
+		x.below = append(x.below, below)
 	}
-	return max(sum, float64(len(b.Ranks)))
+	x.width = max(x.width, sum)
+	return x
 }
 
-func draw(b *strings.Builder, root, at *Branch, x, width float64, y int) {
+func draw(b *strings.Builder, root *Branch, at *box, x, width float64, y int) {
 	if width < leastWidth {
 		return
 	}
-	name, label := at.Name, at.Name
-	if at != root {
+	name, label := "all ranks: "+Fold(at.Ranks), at.Name
+	if at.Branch != root {
 		label = at.label(root.Ranks)
-		name = label
+		name = at.Name
 		if function, source, is := strings.Cut(at.Name, "@"); is { // what tells frames apart is seen in a narrow one, too
-			name = function + " " + path.Base(source) + " [" + Fold(at.Ranks) + "]"
-		} else {
-			name += " [" + Fold(at.Ranks) + "]"
+			if name = function; source != "kernel" {
+				name += " " + path.Base(source)
+			}
 		}
-	} else {
-		name += " ranks: " + Fold(at.Ranks)
+		name += " [" + Fold(at.Ranks) + "]"
 	}
-	fmt.Fprintf(b, `<g><title>%s</title><rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s" stroke="#ffffff" rx="1"/>`,
-		escape(label), x, y, width, rowHeight, colour(root, at))
-	if text := printable.Output(name); width > 4*letter {
-		room := int((width - 6) / letter)
-		if utf8.RuneCountInString(text) > room {
-			text = string([]rune(text)[:max(room-1, 1)]) + "…"
-		}
-		fmt.Fprintf(b, `<text x="%.1f" y="%d">%s</text>`, x+3, y+rowHeight-5, html.EscapeString(text))
-	}
-	b.WriteString("</g>\n")
-	total := weight(at)
-	for _, c := range at.Children {
-		share := width * weight(c) / total
+	rectangle(b, label, name, colour(root, at.Branch), x, width, y)
+	total := at.width
+	for _, c := range at.below {
+		share := width * c.width / total
 		draw(b, root, c, x, share, y+rowHeight)
 		x += share
 	}
+	if at.more > 0 {
+		more := fmt.Sprintf("%d more", at.more)
+		rectangle(b, more, more, colour(root, root), x, width*oddWidth/total, y+rowHeight)
+	}
+}
+
+// rectangle draws a frame, with as much of its name as there is room for.
+func rectangle(b *strings.Builder, label, name, fill string, x, width float64, y int) {
+	fmt.Fprintf(b, `<g><title>%s</title><rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s" stroke="#ffffff" rx="1"/>`,
+		escape(label), x, y, width, rowHeight, fill)
+	if width > 4*letter {
+		fmt.Fprintf(b, `<text x="%.1f" y="%d">%s</text>`, x+3, y+rowHeight-5,
+			html.EscapeString(cut(printable.Output(name), int((width-6)/letter))))
+	}
+	b.WriteString("</g>\n")
 }
 
 func escape(text string) string { return html.EscapeString(printable.Output(text)) }

@@ -24,15 +24,19 @@ func (l *look) askRecorder() {
 	_ = pipe.Close()
 }
 
-// flight takes what the process has written of them. One whose interpreter does not answer has no more time than its
-// stacks had.
+// flight takes what the process has written of them. One that computes, and may not give up its interpreter's lock, has
+// less time for it.
 func (l *look) flight(ctx context.Context) {
 	if !l.told {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, Limit/5)
+	patience := Limit / 5
+	if l.to.Wants >= 0.5 {
+		patience = interval
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	for waited := false; ; waited = true {
+	for {
 		var head [8]byte
 		info, err := l.recorder.Stat()
 		if err != nil {
@@ -51,7 +55,7 @@ func (l *look) flight(ctx context.Context) {
 				return
 			}
 		}
-		if waited && l.to.Wants >= 0.5 || ctx.Err() != nil { // its lock is not to be had
+		if ctx.Err() != nil {
 			return
 		}
 		sleep(ctx, quiet/2)

@@ -3,6 +3,7 @@ package gather
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -76,11 +77,17 @@ func Look(ctx context.Context, node string, workers []Worker, o Options) evidenc
 	}
 	each(looked, (*look).prepare)
 	each(looked, (*look).first)
-	for _, l := range looked { // at the same moment: nothing else is done meanwhile
-		l.ask()
-	}
 	sleep(ctx, interval)
 	each(looked, (*look).last)
+	if slices.ContainsFunc(looked, (*look).starved) { // those that only wait for their turn get it meanwhile
+		sleep(ctx, 2*interval)
+		each(looked, (*look).last)
+	}
+	// They are asked after that: to answer, threads that sleep have to wait for a core and run, which is none of their own
+	// doing. At the same moment: nothing else is done meanwhile.
+	for _, l := range looked {
+		l.ask()
+	}
 	tables := readSockets(looked)
 	locks := readLocks()
 	pipes := pipesOf(looked)

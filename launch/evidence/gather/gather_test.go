@@ -58,7 +58,7 @@ first()
 	stopped := started(t, hooked, "python3", "-c", "import os; os.kill(os.getpid(), 19)")
 	testutil.Eventually(t, time.Minute, "the programs run", func() bool {
 		_, err := os.Stat(ready)
-		state, _ := count("/proc/" + strconv.Itoa(stopped.Process.Pid))
+		state := count("/proc/" + strconv.Itoa(stopped.Process.Pid)).state
 		return err == nil && state == "T"
 	})
 	var workers []Worker
@@ -189,5 +189,25 @@ time.sleep(3600)
 	}
 	if got := Listening(nil); len(got) > 0 {
 		t.Errorf("nobody listens at %v", got)
+	}
+}
+
+// A thread that is in line for a core all the time has had no time in line counted yet.
+func TestWanted(t *testing.T) {
+	const ms = 1_000_000
+	for name, c := range map[string]struct {
+		before, now counted
+		want        float64
+	}{
+		"in line since before": {counted{"R", 5 * ms, 7 * ms, 3}, counted{"R", 7 * ms, 7 * ms, 3}, 1},
+		"on a core":            {counted{"R", 0, 0, 3}, counted{"R", 100 * ms, 0, 3}, 1},
+		"slept in between":     {counted{"R", 0, 0, 3}, counted{"R", 10 * ms, 15 * ms, 4}, 0.25},
+		"woke up":              {counted{"S", 0, 0, 3}, counted{"R", 10 * ms, 15 * ms, 3}, 0.25},
+		"sleeps":               {counted{"S", 0, 0, 3}, counted{"S", 0, 0, 3}, 0},
+		"a counter went back":  {counted{"S", 9, 9, 3}, counted{"S", 0, 0, 3}, 0},
+	} {
+		if got := c.now.wanted(c.before, 0.1); got < c.want-1e-9 || got > c.want+1e-9 {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
 	}
 }

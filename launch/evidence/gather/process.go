@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -39,9 +40,21 @@ type look struct {
 }
 
 type counted struct {
+	state string
 	// used is the time on a core, queued that of waiting for one.
 	used, queued nanoseconds
 	waits        uint64
+}
+
+// wanted is the share of the time since before in which a thread was on a core or in line for one. The kernel counts
+// the time in line when that is over: one that could run before and now, and has not slept in between, was in line
+// whenever it was on no core.
+func (c counted) wanted(before counted, since float64) float64 {
+	used := c.used.less(before.used) / since
+	if c.state == "R" && before.state == "R" && c.waits == before.waits {
+		return max(used, 1)
+	}
+	return used + c.queued.less(before.queued)/since
 }
 
 func (l *look) path(name string) string { return "/proc/" + strconv.Itoa(l.PID) + "/" + name }
@@ -125,7 +138,7 @@ func (l *look) first() {
 	l.at, l.threads = time.Now(), map[int]counted{}
 	l.faults, l.throttled = l.majorFaults(), l.throttledFor()
 	for _, tid := range l.tids() {
-		_, l.threads[tid] = count(l.path("task/" + strconv.Itoa(tid)))
+		l.threads[tid] = count(l.path("task/" + strconv.Itoa(tid)))
 	}
 }
 
@@ -150,6 +163,7 @@ func (l *look) last() {
 	l.to.Steady = l.to.State == string(l.State)
 	l.to.Faults = float64(max(l.majorFaults(), l.faults)-l.faults) / since
 	l.to.Throttled = min(l.throttledFor().less(l.throttled)/since, 1)
+	l.to.CPU, l.to.Wants, l.to.Threads = 0, 0, nil
 	for _, tid := range l.tids() {
 		dir := l.path("task/" + strconv.Itoa(tid))
 		t := evidence.Thread{
@@ -165,17 +179,22 @@ func (l *look) last() {
 				t.Kernel = append(t.Kernel, name)
 			}
 		}
-		var now counted
-		t.State, now = count(dir)
+		now := count(dir)
+		t.State = now.state
 		if before, known := l.threads[tid]; known && t.State != "" && since > 0 {
 			t.CPU = now.used.less(before.used) / since
-			t.Wants = t.CPU + now.queued.less(before.queued)/since
+			t.Wants = now.wanted(before, since)
 			t.Waits = float64(now.waits-min(before.waits, now.waits)) / since
 		}
 		l.to.CPU += t.CPU
 		l.to.Wants += t.Wants
 		l.to.Threads = append(l.to.Threads, t)
 	}
+}
+
+// starved reports whether the main thread got as good as no core, and would compute.
+func (l *look) starved() bool {
+	return slices.ContainsFunc(l.to.Threads, func(t evidence.Thread) bool { return t.TID == l.PID && t.Starved() })
 }
 
 // nanoseconds are a counter of the kernel's.
@@ -185,11 +204,12 @@ type nanoseconds uint64
 func (n nanoseconds) less(before nanoseconds) float64 { return float64(n-min(before, n)) / 1e9 }
 
 // count reads a thread's state and counters.
-func count(dir string) (state string, c counted) {
+func count(dir string) (c counted) {
 	stat, err := os.ReadFile(dir + "/stat")
 	if err != nil {
-		return "", c
+		return c
 	}
+	c.state = stateOf(stat)
 	if f := strings.Fields(line(dir + "/schedstat")); len(f) > 1 { // on a core, and waiting for one
 		used, _ := strconv.ParseUint(f[0], 10, 64) // what is no number counts as 0
 		queued, _ := strconv.ParseUint(f[1], 10, 64)
@@ -204,7 +224,7 @@ func count(dir string) (state string, c counted) {
 	_, rest, _ := strings.Cut(string(status), "\nvoluntary_ctxt_switches:")
 	text, _, _ := strings.Cut(rest, "\n")
 	c.waits, _ = strconv.ParseUint(strings.TrimSpace(text), 10, 64)
-	return stateOf(stat), c
+	return c
 }
 
 // stateOf is the letter in the text of /proc/PID/stat.
