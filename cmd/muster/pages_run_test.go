@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -23,6 +24,12 @@ var blockLimit = map[bool]time.Duration{false: 3 * time.Minute, true: 15 * time.
 
 // pagePort is where nodes meet on our pages.
 const pagePort = "29411"
+
+// defaultPort is held by a page whose jobs meet at 29500, as these launchers' jobs do unless a port is given.
+var (
+	defaultPort    sync.Mutex
+	meetsAtDefault = regexp.MustCompile(`(?m)^\$ muster .*\b(accelerate launch|colossalai run|deepspeed) `)
+)
 
 // TestPagesRun runs the command blocks of the tutorials, the how-tos and the examples, page by page, and compares what
 // they show with what the page says. docs/development.md explains the marks. Blocks that need PyTorch or another
@@ -46,6 +53,10 @@ func TestPagesRun(t *testing.T) {
 				if err := os.CopyFS(r.dir, os.DirFS(filepath.Dir(name))); err != nil {
 					t.Fatal(err)
 				}
+			}
+			if slices.ContainsFunc(blocks, func(b block) bool { return b.has("run") && meetsAtDefault.MatchString(b.text) }) {
+				defaultPort.Lock()
+				defer defaultPort.Unlock()
 			}
 			r.run(blocks)
 		})

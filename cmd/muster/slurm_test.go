@@ -219,6 +219,76 @@ while not again:
     time.sleep(0.3)
 `
 
+// The script of the how-to, with fewer nodes and no GPUs: a rank is killed, and all go on from memory.
+func TestSlurmHowTo(t *testing.T) {
+	soakSlurm(t)
+	t.Parallel()
+	python := testutil.Torch(t)
+	page, err := os.ReadFile("../../docs/how-to/slurm.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks, err := pageBlocks(string(page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(blocks, func(b block) bool { return b.title == "job.sbatch" })
+	if i < 0 {
+		t.Fatal("the page has no job.sbatch")
+	}
+	script := blocks[i].text
+	for _, c := range []struct{ page, here string }{
+		{"--nodes=4\n", "--nodes=3\n#SBATCH --output=train-%j.out\n"},
+		{"#SBATCH --gpus-per-node=8\n", ""},
+		{"-n gpu ", "-n 2 "},
+		{"-- python ", "-- " + python + " "},
+		{"#SBATCH --signal=USR1@120\n", ""}, // the page says why: this cluster has proctrack/linuxproc
+		{" --ckpt-signal USR1 ", " "},
+	} {
+		if strings.Count(script, c.page) != 1 {
+			t.Fatalf("%q is not once in\n%s", c.page, script)
+		}
+		script = strings.Replace(script, c.page, c.here, 1)
+	}
+	j := &slurmJob{Slurm: testutil.NewSlurm(t, 3), t: t}
+	if err := os.WriteFile(filepath.Join(j.Jobs, "train.py"), []byte(slurmKilled), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	j.submit(script)
+	testutil.Eventually(t, 10*time.Minute, "all ranks have ended", func() bool {
+		return strings.Count(j.said(), " ends at step 5") == 6 || !slices.Contains([]string{"PENDING", "RUNNING"}, j.State(j.id))
+	})
+	j.ends("COMPLETED")
+	for i := range 6 {
+		j.says(fmt.Sprintf("%d begins at step 0", i), fmt.Sprintf("%d begins at step 5", i), fmt.Sprintf("%d ends at step 5", i))
+	}
+}
+
+// slurmKilled saves five steps to memory alone. Rank 3 is killed when all ranks have saved them.
+const slurmKilled = `
+import glob, os, signal, time
+import torch
+from muster.checkpoint import Checkpointer, StorageType
+
+rank = int(os.environ["RANK"])
+state = {"step": 0, "weights": torch.zeros(1000)}
+ckpt = Checkpointer()
+state = ckpt.load_checkpoint() or state
+print("worker", rank, "begins at step", state["step"], flush=True)
+while state["step"] < 5:
+    state["step"] += 1
+    while not ckpt.save_checkpoint(state["step"], state, storage_type=StorageType.MEMORY):
+        if os.environ["LOCAL_RANK"] != "0":
+            break  # one rank of each node saves, as all have the same
+        time.sleep(0.1)
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    open(f"saved-{rank}", "w").close()
+    while rank != 3 or len(glob.glob("saved-*")) < 6:
+        time.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGKILL)
+print("worker", rank, "ends at step", state["step"], flush=True)
+`
+
 // By hand: srun starts one muster on each node, and no script is needed. Several on a node are refused with what to do.
 func TestSlurmByHand(t *testing.T) {
 	soakSlurm(t)
