@@ -138,7 +138,7 @@ func testCommitment(d disk, dir string, step int64, shards int, paths func(shard
 			fileSource{Shard: shard, Path: paths(shard), Write: func(_ context.Context, f *os.File) (int64, uint32, error) {
 				data := content(c.attempt, step, shard)
 				_, err := f.Write(data)
-				return int64(len(data)), crc32.Checksum(data, castagnoli), err
+				return int64(len(data)), crc32.Checksum(data, castagnoli()), err
 			}})
 	}
 	return c

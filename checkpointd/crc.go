@@ -1,9 +1,12 @@
 package checkpointd
 
-import "hash/crc32"
+import (
+	"hash/crc32"
+	"sync"
+)
 
 // castagnoli is the polynomial of all checksums of our own. The entries of zip files have the other one.
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+var castagnoli = sync.OnceValue(func() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) })
 
 // combiner joins the CRCs of pieces to that of the whole, so that pieces can be summed by several processors. The
 // arithmetic is that of polynomials over GF(2) modulo the CRC's, in its reflected form: the highest power is bit 0.
@@ -12,9 +15,10 @@ type combiner struct {
 	powers [66]uint32 // x^(2^i), up to 8 bits for each of 2^62 bytes
 }
 
+// They are made when they are first used: the start of a job need not wait for them.
 var (
-	ieeeCombiner       = newCombiner(crc32.IEEE)
-	castagnoliCombiner = newCombiner(crc32.Castagnoli)
+	ieeeCombiner       = sync.OnceValue(func() *combiner { return newCombiner(crc32.IEEE) })
+	castagnoliCombiner = sync.OnceValue(func() *combiner { return newCombiner(crc32.Castagnoli) })
 )
 
 func newCombiner(poly uint32) *combiner {

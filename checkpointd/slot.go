@@ -271,7 +271,7 @@ func (m *memory) sums(n int64, procs int, stop func() bool) ([]uint32, bool) {
 		g.Go(func() error {
 			return guarded(func() error {
 				at := headerSize + int64(i)*block
-				sums[i] = crc32.Checksum(m.bytes[at:min(at+block, headerSize+n)], castagnoli)
+				sums[i] = crc32.Checksum(m.bytes[at:min(at+block, headerSize+n)], castagnoli())
 				return nil
 			})
 		})

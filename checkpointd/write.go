@@ -156,14 +156,14 @@ func (w *fileWriter) writePiece(f *os.File, p *piece) error {
 	at, data := e.data()+p.from, []byte(nil)
 	if e.Size > smallRecord {
 		data = w.data[p.first][p.from:p.to]
-		p.crc, p.sum = crc32.ChecksumIEEE(data), crc32.Checksum(data, castagnoli)
+		p.crc, p.sum = crc32.ChecksumIEEE(data), crc32.Checksum(data, castagnoli())
 	} else {
 		at = e.start()
 		for i := p.first; i < p.first+p.count; i++ {
 			w.entries[i].CRC = crc32.ChecksumIEEE(w.data[i])
 			data = append(append(data, w.entries[i].local()...), w.data[i]...)
 		}
-		p.sum = crc32.Checksum(data, castagnoli)
+		p.sum = crc32.Checksum(data, castagnoli())
 	}
 	if _, err := f.WriteAt(data, at); err != nil {
 		return err
@@ -178,7 +178,7 @@ func (w *fileWriter) writePiece(f *os.File, p *piece) error {
 // file.
 func (w *fileWriter) joinSums(f *os.File) (sum uint32, err error) {
 	add := func(data []byte, at int64) error {
-		sum = castagnoliCombiner.join(sum, crc32.Checksum(data, castagnoli), int64(len(data)))
+		sum = castagnoliCombiner().join(sum, crc32.Checksum(data, castagnoli()), int64(len(data)))
 		_, err := f.WriteAt(data, at)
 		return err
 	}
@@ -187,12 +187,12 @@ func (w *fileWriter) joinSums(f *os.File) (sum uint32, err error) {
 		p := &w.pieces[i]
 		e := &w.entries[p.first]
 		if e.Size <= smallRecord {
-			sum = castagnoliCombiner.join(sum, p.sum, p.to-p.from)
+			sum = castagnoliCombiner().join(sum, p.sum, p.to-p.from)
 			i++
 		} else {
 			first := i
 			for ; i < len(w.pieces) && w.pieces[i].first == p.first; i++ {
-				e.CRC = ieeeCombiner.join(e.CRC, w.pieces[i].crc, w.pieces[i].to-w.pieces[i].from)
+				e.CRC = ieeeCombiner().join(e.CRC, w.pieces[i].crc, w.pieces[i].to-w.pieces[i].from)
 			}
 			if !e.Raw {
 				if err := add(e.local(), e.start()); err != nil {
@@ -200,7 +200,7 @@ func (w *fileWriter) joinSums(f *os.File) (sum uint32, err error) {
 				}
 			}
 			for _, p := range w.pieces[first:i] {
-				sum = castagnoliCombiner.join(sum, p.sum, p.to-p.from)
+				sum = castagnoliCombiner().join(sum, p.sum, p.to-p.from)
 			}
 		}
 		if r := runs; len(r) > 0 && (i == len(w.pieces) || w.pieces[i].first >= r[0].end) {

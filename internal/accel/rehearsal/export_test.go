@@ -9,4 +9,4 @@ import (
 var ReadSpec = readSpec
 
 // FaultKinds returns all kinds of faults.
-func FaultKinds() []string { return slices.Sorted(maps.Keys(faultKinds)) }
+func FaultKinds() []string { return slices.Sorted(maps.Keys(faultKinds())) }

@@ -101,7 +101,7 @@ func (f *Fake) renderDevice(t fakeTree, i int, loaded bool) {
 	if s.numa != nil {
 		numa = s.numa[i]
 	}
-	kind := fakeVendors[s.vendor.Name]
+	kind := fakeVendors()[s.vendor.Name]
 	t.put(dir+"/vendor", s.vendor.PCIID+"\n")
 	t.put(dir+"/class", kind.class+"\n")
 	t.put(dir+"/numa_node", fmt.Sprintf("%d\n", numa))

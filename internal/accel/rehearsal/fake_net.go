@@ -34,7 +34,7 @@ func (f *Fake) HasNetwork() bool {
 	says := func(s nodeSpec) bool {
 		n := &s.net
 		return n.pathSpec != (pathSpec{}) || n.iface != "" || n.clockMS != 0 || len(n.peers) > 0 || len(s.rdma) > 0 ||
-			slices.ContainsFunc(s.faults, func(x fault) bool { return faultKinds[x.kind].peers || x.kind == "clock" })
+			slices.ContainsFunc(s.faults, func(x fault) bool { return faultKinds()[x.kind].peers || x.kind == "clock" })
 	}
 	return says(f.whole.defaults) || slices.ContainsFunc(slices.Collect(maps.Values(f.whole.nodes)), says)
 }

@@ -8,6 +8,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // fakeVendor is what a fake shows of a vendor's devices besides what accel.Vendors knows.
@@ -20,19 +21,21 @@ type fakeVendor struct {
 
 // fakeVendors has all vendors. Classes and drivers are those of machines that were seen, or that the sources of vendors
 // show; those of MetaX, Iluvatar and T-Head are guessed, and detection depends on none.
-var fakeVendors = map[string]fakeVendor{
-	"nvidia":    {"0x030200", "nvidia", (*Fake).nvidiaFiles},
-	"metax":     {"0x038000", "metax", (*Fake).renderFiles},
-	"amd":       {"0x120000", "amdgpu", (*Fake).amdFiles},
-	"hygon":     {"0x038000", "hydcu", (*Fake).kfdFiles},
-	"ascend":    {"0x120000", "devdrv_device_driver", (*Fake).numberedFiles},
-	"cambricon": {"0x120000", "cambricon-pci-drv", (*Fake).numberedFiles},
-	"mthreads":  {"0x030200", "mtgpu", (*Fake).numberedFiles},
-	"iluvatar":  {"0x030200", "iluvatar", (*Fake).numberedFiles},
-	"thead":     {"0x120000", "alixpu", (*Fake).numberedFiles},
-	"gaudi":     {"0x120000", "habanalabs", (*Fake).gaudiFiles},
-	"intel":     {"0x038000", "xe", (*Fake).renderFiles},
-}
+var fakeVendors = sync.OnceValue(func() map[string]fakeVendor {
+	return map[string]fakeVendor{
+		"nvidia":    {"0x030200", "nvidia", (*Fake).nvidiaFiles},
+		"metax":     {"0x038000", "metax", (*Fake).renderFiles},
+		"amd":       {"0x120000", "amdgpu", (*Fake).amdFiles},
+		"hygon":     {"0x038000", "hydcu", (*Fake).kfdFiles},
+		"ascend":    {"0x120000", "devdrv_device_driver", (*Fake).numberedFiles},
+		"cambricon": {"0x120000", "cambricon-pci-drv", (*Fake).numberedFiles},
+		"mthreads":  {"0x030200", "mtgpu", (*Fake).numberedFiles},
+		"iluvatar":  {"0x030200", "iluvatar", (*Fake).numberedFiles},
+		"thead":     {"0x120000", "alixpu", (*Fake).numberedFiles},
+		"gaudi":     {"0x120000", "habanalabs", (*Fake).gaudiFiles},
+		"intel":     {"0x038000", "xe", (*Fake).renderFiles},
+	}
+})
 
 // gaudiDevice is the PCI device id of a fake Gaudi; detection knows several.
 const gaudiDevice = "0x1000"

@@ -162,7 +162,7 @@ func yamlError(err error) error {
 
 func (r *specReader) spec(n *yaml.Node) spec {
 	s := spec{
-		defaults: nodeSpec{vendor: &vendors[0], memoryMiB: 81559, driver: defaultDriver, gen: 5, width: 16},
+		defaults: nodeSpec{vendor: &vendors()[0], memoryMiB: 81559, driver: defaultDriver, gen: 5, width: 16},
 		nodes:    map[string]nodeSpec{},
 	}
 	switch n = deref(n); {

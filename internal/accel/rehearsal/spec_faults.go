@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -63,109 +64,112 @@ var (
 	withPages   = []string{"nvidia", "metax"}
 )
 
-// faultKinds are all kinds; docs/fake-accelerator.md says what each does.
-var faultKinds = map[string]faultKind{
-	"gpu-lost":          {gpu: true, nums: yes()},
-	"nouveau":           {gpu: true, nums: yes(), of: nvidia},
-	"node-denied":       {gpu: true, nums: yes()},
-	"missing":           {gpu: true, nums: yes(), of: nvidia},
-	"reset-required":    {gpu: true, nums: value(0, 99, 1), of: nvidia},
-	"ecc-uncorrectable": {gpu: true, nums: value(0, huge, 1), of: withECC},
-	"ecc-aggregate":     {gpu: true, nums: value(0, huge, 1), of: nvidia},
-	"ecc-off":           {gpu: true, nums: yes(), of: nvidia},
-	"sram-threshold":    {gpu: true, nums: yes(), of: nvidia},
-	"remap-failed":      {gpu: true, nums: yes(), of: nvidia},
-	"remap-pending":     {gpu: true, nums: yes(), of: withRows},
-	"remap-many":        {gpu: true, nums: value(0, 1<<20, 512), of: nvidia},
-	"retired-pending":   {gpu: true, nums: yes(), of: nvidia},
-	"retired-many":      {gpu: true, nums: value(0, 1<<10, 60), of: withPages},
-	"nvlink-down":       {gpu: true, nums: map[string]span{"link": {0, maxLinks - 1, 0, false}}, of: nvidia},
-	"nvlink-errors":     {gpu: true, nums: value(0, huge, 1), triggers: probeCalls, of: nvidia},
-	"fabric-not-ready":  {gpu: true, nums: map[string]span{"value": {0, 3, 2, false}, "health": {0, 1<<31 - 1, 0, false}}, of: nvidia},
-	"pcie-width":        {gpu: true, nums: value(1, 32, 8)},
-	"pcie-speed":        {gpu: true, nums: value(1, len(pcieSpeeds), 1)},
-	"pcie-replay":       {gpu: true, nums: value(0, 1<<30, 10), triggers: probeCalls, of: nvidia},
-	"throttle": {gpu: true, nums: map[string]span{
-		"mask":     {0, 1<<31 - 1, 0x8, false},
-		"readings": {0, maxReadings, maxReadings, false},
-	}, triggers: probeCalls, of: nvidia},
-	"temp":            {gpu: true, nums: value(0, 200, 90), of: nvidia},
-	"temp-memory":     {gpu: true, nums: value(0, 200, 100), of: nvidia},
-	"persistence-off": {gpu: true, nums: yes(), of: nvidia},
-	"compute-mode":    {gpu: true, nums: value(0, 3, 2), of: nvidia},
-	"busy": {
-		gpu: true, nums: map[string]span{"mib": {0, maxMemoryMiB, 2048, false}, "pid": {0, 1 << 22, 0, false},
-			"percent": {0, 100, 100, false}},
-		of: nvidiaOrAMD,
-	},
-	"heterogeneous": {
-		gpu: true, nums: map[string]span{"memory_mib": {0, maxMemoryMiB, 0, false}}, text: map[string]string{"model": ""},
-		of: nvidiaOrAMD,
-	},
-	"unhealthy": {gpu: true, text: map[string]string{"value": "Alarm"}, of: []string{"ascend"}},
-	"net-down":  {gpu: true, nums: yes(), of: []string{"ascend"}},
-	"link-down": {gpu: true, nums: value(0, fakeMetaXLinks, 1), of: []string{"metax"}},
-	"acs-on":    {gpu: true, nums: yes()},
-	"xid": {
-		gpu: true, nums: map[string]span{"code": {0, 1 << 16, 0, true}, "age_s": {0, 1 << 30, 60, false}},
-		text: map[string]string{"line": ""}, of: nvidia,
-	},
+// faultKinds are all kinds; docs/fake-accelerator.md says what each does. The
+// table is made when a spec is read: most jobs have none.
+var faultKinds = sync.OnceValue(func() map[string]faultKind {
+	return map[string]faultKind{
+		"gpu-lost":          {gpu: true, nums: yes()},
+		"nouveau":           {gpu: true, nums: yes(), of: nvidia},
+		"node-denied":       {gpu: true, nums: yes()},
+		"missing":           {gpu: true, nums: yes(), of: nvidia},
+		"reset-required":    {gpu: true, nums: value(0, 99, 1), of: nvidia},
+		"ecc-uncorrectable": {gpu: true, nums: value(0, huge, 1), of: withECC},
+		"ecc-aggregate":     {gpu: true, nums: value(0, huge, 1), of: nvidia},
+		"ecc-off":           {gpu: true, nums: yes(), of: nvidia},
+		"sram-threshold":    {gpu: true, nums: yes(), of: nvidia},
+		"remap-failed":      {gpu: true, nums: yes(), of: nvidia},
+		"remap-pending":     {gpu: true, nums: yes(), of: withRows},
+		"remap-many":        {gpu: true, nums: value(0, 1<<20, 512), of: nvidia},
+		"retired-pending":   {gpu: true, nums: yes(), of: nvidia},
+		"retired-many":      {gpu: true, nums: value(0, 1<<10, 60), of: withPages},
+		"nvlink-down":       {gpu: true, nums: map[string]span{"link": {0, maxLinks - 1, 0, false}}, of: nvidia},
+		"nvlink-errors":     {gpu: true, nums: value(0, huge, 1), triggers: probeCalls, of: nvidia},
+		"fabric-not-ready":  {gpu: true, nums: map[string]span{"value": {0, 3, 2, false}, "health": {0, 1<<31 - 1, 0, false}}, of: nvidia},
+		"pcie-width":        {gpu: true, nums: value(1, 32, 8)},
+		"pcie-speed":        {gpu: true, nums: value(1, len(pcieSpeeds), 1)},
+		"pcie-replay":       {gpu: true, nums: value(0, 1<<30, 10), triggers: probeCalls, of: nvidia},
+		"throttle": {gpu: true, nums: map[string]span{
+			"mask":     {0, 1<<31 - 1, 0x8, false},
+			"readings": {0, maxReadings, maxReadings, false},
+		}, triggers: probeCalls, of: nvidia},
+		"temp":            {gpu: true, nums: value(0, 200, 90), of: nvidia},
+		"temp-memory":     {gpu: true, nums: value(0, 200, 100), of: nvidia},
+		"persistence-off": {gpu: true, nums: yes(), of: nvidia},
+		"compute-mode":    {gpu: true, nums: value(0, 3, 2), of: nvidia},
+		"busy": {
+			gpu: true, nums: map[string]span{"mib": {0, maxMemoryMiB, 2048, false}, "pid": {0, 1 << 22, 0, false},
+				"percent": {0, 100, 100, false}},
+			of: nvidiaOrAMD,
+		},
+		"heterogeneous": {
+			gpu: true, nums: map[string]span{"memory_mib": {0, maxMemoryMiB, 0, false}}, text: map[string]string{"model": ""},
+			of: nvidiaOrAMD,
+		},
+		"unhealthy": {gpu: true, text: map[string]string{"value": "Alarm"}, of: []string{"ascend"}},
+		"net-down":  {gpu: true, nums: yes(), of: []string{"ascend"}},
+		"link-down": {gpu: true, nums: value(0, fakeMetaXLinks, 1), of: []string{"metax"}},
+		"acs-on":    {gpu: true, nums: yes()},
+		"xid": {
+			gpu: true, nums: map[string]span{"code": {0, 1 << 16, 0, true}, "age_s": {0, 1 << 30, 60, false}},
+			text: map[string]string{"line": ""}, of: nvidia,
+		},
 
-	"no-torch": {nums: yes()},
-	"slow-node": {nums: map[string]span{"local_rank": {-1, maxCount - 1, -1, false}}, reals: map[string]realSpan{"factor": {
-		0.001, 1,
-		0.4,
-	}}, text: map[string]string{"in": inBoth}, words: inWords, triggers: []string{onSeconds, onStep}},
-	"crash": {
-		nums: map[string]span{"local_rank": {-1, maxCount - 1, 0, false}, "status": {1, 255, 1, false}},
-		text: map[string]string{"in": inWorkers, "at": "local"}, words: inWords, triggers: []string{onSeconds, onStep, onOnce},
-	},
-	"hang": {
-		nums: map[string]span{"local_rank": {-1, maxCount - 1, 0, false}},
-		text: map[string]string{"in": inWorkers, "at": "local"}, words: inWords, triggers: []string{onSeconds, onStep, onOnce},
-	},
-	"rdma-down": {nums: yes(), text: map[string]string{"dev": "", "state": "DOWN"}, words: map[string][]string{"state": rdmaStates}},
-	"rdma-slow": {nums: map[string]span{"rate": {1, maxRate, 100, false}}, text: map[string]string{"dev": ""}},
-	"rdma-errors": {
-		nums: map[string]span{"per_s": {0, huge, 1, false}}, text: map[string]string{"dev": "", "counter": "symbol_error"},
-		words: map[string][]string{"counter": rdmaCounters}, triggers: []string{onSeconds},
-	},
-	"clock":         {nums: map[string]span{"offset_ms": {-maxOffsetMS, maxOffsetMS, 0, true}}},
-	"latency":       {peers: true, nums: map[string]span{"ms": {0, maxLatencyMS, 0, true}}},
-	"unreachable":   {peers: true, nums: yes()},
-	"mtu-blackhole": {peers: true, nums: map[string]span{"mtu": {minMTU, maxMTU, 1500, false}}},
+		"no-torch": {nums: yes()},
+		"slow-node": {nums: map[string]span{"local_rank": {-1, maxCount - 1, -1, false}}, reals: map[string]realSpan{"factor": {
+			0.001, 1,
+			0.4,
+		}}, text: map[string]string{"in": inBoth}, words: inWords, triggers: []string{onSeconds, onStep}},
+		"crash": {
+			nums: map[string]span{"local_rank": {-1, maxCount - 1, 0, false}, "status": {1, 255, 1, false}},
+			text: map[string]string{"in": inWorkers, "at": "local"}, words: inWords, triggers: []string{onSeconds, onStep, onOnce},
+		},
+		"hang": {
+			nums: map[string]span{"local_rank": {-1, maxCount - 1, 0, false}},
+			text: map[string]string{"in": inWorkers, "at": "local"}, words: inWords, triggers: []string{onSeconds, onStep, onOnce},
+		},
+		"rdma-down": {nums: yes(), text: map[string]string{"dev": "", "state": "DOWN"}, words: map[string][]string{"state": rdmaStates}},
+		"rdma-slow": {nums: map[string]span{"rate": {1, maxRate, 100, false}}, text: map[string]string{"dev": ""}},
+		"rdma-errors": {
+			nums: map[string]span{"per_s": {0, huge, 1, false}}, text: map[string]string{"dev": "", "counter": "symbol_error"},
+			words: map[string][]string{"counter": rdmaCounters}, triggers: []string{onSeconds},
+		},
+		"clock":         {nums: map[string]span{"offset_ms": {-maxOffsetMS, maxOffsetMS, 0, true}}},
+		"latency":       {peers: true, nums: map[string]span{"ms": {0, maxLatencyMS, 0, true}}},
+		"unreachable":   {peers: true, nums: yes()},
+		"mtu-blackhole": {peers: true, nums: map[string]span{"mtu": {minMTU, maxMTU, 1500, false}}},
 
-	"pair-hang":         {nums: yes(), text: map[string]string{"pair": ""}},
-	"pair-corrupt":      {nums: yes(), text: map[string]string{"pair": ""}},
-	"pair-error":        {nums: yes(), text: map[string]string{"pair": "", "text": "CUDA error: an illegal memory access was encountered"}},
-	"nvlink-none":       {nums: yes(), of: nvidia},
-	"driver-mismatch":   {nums: yes(), text: map[string]string{"library": ""}, of: nvidia},
-	"driver-not-loaded": {nums: yes()},
-	"nvml-missing":      {nums: yes(), of: nvidia},
-	"nvml-not-injected": {nums: yes(), of: nvidia},
-	"symbol-missing":    {text: map[string]string{"field": ""}, of: nvidia},
-	"probe-hang": {
-		nums:  map[string]span{"gpu": {-1, maxCount - 1, -1, false}},
-		text:  map[string]string{"at": initCall, "mode": "killable"},
-		words: map[string][]string{"mode": {"killable", "dstate"}, "at": {initCall, handleCall}}, triggers: probeCalls, of: nvidia,
-	},
-	"probe-crash": {
-		nums: map[string]span{"gpu": {-1, maxCount - 1, -1, false}}, text: map[string]string{"at": initCall},
-		words: map[string][]string{"at": {initCall, handleCall}}, triggers: probeCalls, of: nvidia,
-	},
-	"tools-missing":   {nums: yes(), of: []string{"ascend", "gaudi", "metax"}},
-	"kernel-log":      {nums: map[string]span{"age_s": {0, 1 << 30, 60, false}}, text: map[string]string{"line": ""}},
-	"kmsg-unreadable": {nums: yes()},
-	"stuck-process":   {nums: yes(), text: map[string]string{"wchan": "os_acquire_rwlock_nvidia"}},
-	"peermem-missing": {nums: yes(), of: nvidia},
-	"shm-readonly":    {nums: yes()},
-	"memlock":         {nums: map[string]span{"kib": {-1, huge, 64, false}}},
-	"open-files":      {nums: value(0, huge, 1024)},
-	"disk-free":       {nums: map[string]span{"mib": {0, huge, 100, false}}},
-}
+		"pair-hang":         {nums: yes(), text: map[string]string{"pair": ""}},
+		"pair-corrupt":      {nums: yes(), text: map[string]string{"pair": ""}},
+		"pair-error":        {nums: yes(), text: map[string]string{"pair": "", "text": "CUDA error: an illegal memory access was encountered"}},
+		"nvlink-none":       {nums: yes(), of: nvidia},
+		"driver-mismatch":   {nums: yes(), text: map[string]string{"library": ""}, of: nvidia},
+		"driver-not-loaded": {nums: yes()},
+		"nvml-missing":      {nums: yes(), of: nvidia},
+		"nvml-not-injected": {nums: yes(), of: nvidia},
+		"symbol-missing":    {text: map[string]string{"field": ""}, of: nvidia},
+		"probe-hang": {
+			nums:  map[string]span{"gpu": {-1, maxCount - 1, -1, false}},
+			text:  map[string]string{"at": initCall, "mode": "killable"},
+			words: map[string][]string{"mode": {"killable", "dstate"}, "at": {initCall, handleCall}}, triggers: probeCalls, of: nvidia,
+		},
+		"probe-crash": {
+			nums: map[string]span{"gpu": {-1, maxCount - 1, -1, false}}, text: map[string]string{"at": initCall},
+			words: map[string][]string{"at": {initCall, handleCall}}, triggers: probeCalls, of: nvidia,
+		},
+		"tools-missing":   {nums: yes(), of: []string{"ascend", "gaudi", "metax"}},
+		"kernel-log":      {nums: map[string]span{"age_s": {0, 1 << 30, 60, false}}, text: map[string]string{"line": ""}},
+		"kmsg-unreadable": {nums: yes()},
+		"stuck-process":   {nums: yes(), text: map[string]string{"wchan": "os_acquire_rwlock_nvidia"}},
+		"peermem-missing": {nums: yes(), of: nvidia},
+		"shm-readonly":    {nums: yes()},
+		"memlock":         {nums: map[string]span{"kib": {-1, huge, 64, false}}},
+		"open-files":      {nums: value(0, huge, 1024)},
+		"disk-free":       {nums: map[string]span{"mib": {0, huge, 100, false}}},
+	}
+})
 
 // knownKinds lists them for messages, of which a spec may have many.
-var knownKinds = strings.Join(slices.Sorted(maps.Keys(faultKinds)), ", ")
+func knownKinds() string { return strings.Join(slices.Sorted(maps.Keys(faultKinds())), ", ") }
 
 var probeCalls = []string{onCalls}
 
@@ -197,10 +201,10 @@ func (r *specReader) fault(n *yaml.Node, where string, of *nodeSpec) (fault, boo
 	if f.kind, ok = r.text(entries[at].value, where+".kind", maxModelLen); !ok {
 		return f, false
 	}
-	kind, known := faultKinds[f.kind]
+	kind, known := faultKinds()[f.kind]
 	switch {
 	case !known:
-		r.add(entries[at].line, "%s: unknown kind %s (known: %s)", where, quote(f.kind), knownKinds)
+		r.add(entries[at].line, "%s: unknown kind %s (known: %s)", where, quote(f.kind), knownKinds())
 		return f, false
 	}
 	where += "." + f.kind

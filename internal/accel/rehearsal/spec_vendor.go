@@ -3,6 +3,7 @@ package rehearsal
 import (
 	"slices"
 	"strings"
+	"sync"
 
 	"go.yaml.in/yaml/v3"
 
@@ -69,23 +70,23 @@ func (r *specReader) visible(n *yaml.Node, where string, v *accel.VendorInfo) ma
 
 // isMask reports whether a variable is a visibility variable of any vendor.
 func isMask(name string) bool {
-	return slices.ContainsFunc(vendors, func(v accel.VendorInfo) bool { return slices.Contains(v.Variables, name) })
+	return slices.ContainsFunc(vendors(), func(v accel.VendorInfo) bool { return slices.Contains(v.Variables, name) })
 }
 
 // vendors are all that a node's devices can be of, the first one by default.
-var vendors = accel.Vendors()
+var vendors = sync.OnceValue(accel.Vendors)
 
 // vendorNamed returns the vendor of that name, nil where there is none.
 func vendorNamed(name string) *accel.VendorInfo {
-	if i := slices.IndexFunc(vendors, func(v accel.VendorInfo) bool { return v.Name == name }); i >= 0 {
-		return &vendors[i]
+	if i := slices.IndexFunc(vendors(), func(v accel.VendorInfo) bool { return v.Name == name }); i >= 0 {
+		return &vendors()[i]
 	}
 	return nil
 }
 
 func vendorNames() []string {
-	names := make([]string, len(vendors))
-	for i, v := range vendors {
+	names := make([]string, len(vendors()))
+	for i, v := range vendors() {
 		names[i] = v.Name
 	}
 	return names
