@@ -6,7 +6,9 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -207,6 +209,58 @@ func TestKilledJobIsKnown(t *testing.T) {
 	steering(t, j.runtimeDir, "events", "killed").expect(t, 0, "rank 0, process", "its muster died")
 	steering(t, j.runtimeDir, "status", "killed").expect(t, 0, "job killed (sh): Running", "its muster died")
 	steering(t, j.runtimeDir, "ps", "-a").expect(t, 0, "killed", "(died, ")
+}
+
+// TestShortJobIsKnown: a job that has ended before its history was opened has all of its events there, also where muster
+// is process 1, with whose end all others end.
+func TestShortJobIsKnown(t *testing.T) {
+	t.Parallel()
+	binary, err := exec.LookPath("muster")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, front := range map[string][]string{
+		"plain": nil, "process one": {"unshare", "--pid", "--fork", "--mount-proc"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if front != nil && os.Geteuid() != 0 {
+				testutil.Missing(t, "root (for a pid namespace)")
+			}
+			dir := t.TempDir()
+			for i := range 5 {
+				id := fmt.Sprintf("short%d", i)
+				argv := append(slices.Clone(front), binary, "run", "-n", "2", "--run-id", id, "--", "sh", "-c", `exit "$RANK"`)
+				cmd := exec.CommandContext(t.Context(), argv[0], argv[1:]...)
+				cmd.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+dir, "MUSTER_CKPT_MEMORY="+memoryDir(t))
+				if out, err := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != 1 {
+					t.Fatalf("%v, want status 1\n%s", err, out)
+				}
+				steering(t, dir, "status", id).expect(t, 0, "job "+id+" (sh): Failed", "it has ended at")
+				got := steering(t, dir, "events", "-o", "json", id)
+				got.expect(t, 0)
+				var types []string
+				var last, sum uint64
+				for line := range strings.Lines(got.stdout) { // by their times
+					var e control.Event
+					if err := json.Unmarshal([]byte(line), &e); err != nil {
+						t.Fatalf("%v: %s", err, line)
+					}
+					last, sum = max(last, e.Seq), sum+e.Seq
+					types = append(types, string(e.Type)+" "+string(e.Phase))
+				}
+				if n := uint64(len(types)); last != n || sum != n*(n+1)/2 {
+					t.Errorf("events are missing:\n%s", got.stdout)
+				}
+				count := func(kind control.EventType, phase string) int {
+					return strings.Count(strings.Join(types, ",")+",", string(kind)+" "+phase+",")
+				}
+				if count(control.WorkerStarted, "") != 2 || count(control.WorkerExited, "") != 2 || count(control.PhaseChanged, "Failed") != 1 {
+					t.Errorf("%s", strings.Join(types, "\n"))
+				}
+			}
+		})
+	}
 }
 
 // TestPageRefused: what cannot be served or appended to is refused before anything starts, whoever starts the job.

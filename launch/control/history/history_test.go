@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -166,16 +167,120 @@ func TestSwept(t *testing.T) {
 	if err := os.Truncate(filepath.Join(big[0].Dir, eventsName), mostBytes+1); err != nil {
 		t.Fatal(err)
 	}
+	longAgo := time.Now().Add(-2 * sweepEvery)
+	if err := os.Chtimes(filepath.Join(k.parent, dirName, stampName), longAgo, longAgo); err != nil {
+		t.Fatal(err)
+	}
 	lives := k.open(t, "lives", nil)
-	testutil.Eventually(t, 20*time.Second, "both are gone", func() bool {
-		names, err := os.ReadDir(filepath.Join(k.parent, dirName))
-		return err == nil && len(names) == 1 && strings.HasPrefix(names[0].Name(), "job-lives.")
+	testutil.Eventually(t, time.Minute, "both are gone", func() bool {
+		names, err := filepath.Glob(filepath.Join(k.parent, dirName, "job-*"))
+		return err == nil && len(names) == 1 && strings.HasPrefix(filepath.Base(names[0]), "job-lives.")
 	})
 	end(t, k.open(t, "last", nil))
 	end(t, lives)
 	if runs := Runs([]string{k.parent}); len(runs) != 2 {
 		t.Errorf("%+v", runs)
 	}
+}
+
+// TestSweptNotEachTime: not each of many short jobs reads what is kept of all others, unless these are very many or it has
+// written much.
+func TestSweptNotEachTime(t *testing.T) {
+	t.Parallel()
+	k := kept{parent: t.TempDir()}
+	histories := filepath.Join(k.parent, dirName)
+	outlived := func(n int) {
+		longAgo := time.Now().Add(-time.Hour)
+		for i := range n {
+			dir := filepath.Join(histories, fmt.Sprintf("dead-%d", i))
+			if err := os.MkdirAll(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Chtimes(dir, longAgo, longAgo); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	want := func(n int, why string) {
+		t.Helper()
+		left, err := filepath.Glob(filepath.Join(histories, "dead-*"))
+		if err != nil || len(left) != n {
+			t.Errorf("%s: %d are left, %v", why, len(left), err)
+		}
+	}
+	outlived(3)
+	end(t, k.open(t, "first", nil))
+	want(0, "nobody has looked before")
+	outlived(3)
+	end(t, k.open(t, "second", nil))
+	want(3, "somebody has looked just now")
+	outlived(mostUnswept)
+	end(t, k.open(t, "third", nil))
+	want(0, "there are very many")
+	outlived(3)
+	big := k.open(t, "big", nil)
+	for range 2 {
+		k.events.Add(control.Event{Type: control.PhaseChanged, RunID: "big", Message: strings.Repeat("x", muchWritten/2)})
+	}
+	end(t, big)
+	want(0, "the job has written much")
+}
+
+// TestEndsAtOnce: a job that is over before its history was opened has all of it.
+func TestEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	k := kept{parent: t.TempDir()}
+	for i := range 20 {
+		id := fmt.Sprintf("job%d", i)
+		k.events = control.Events{}
+		keeper := k.open(t, id, nil)
+		k.happens(600)
+		end(t, keeper)
+		runs, err := Ended([]string{k.parent}, id)
+		if err != nil || len(runs) != 1 || runs[0].Died || runs[0].Ended == nil || runs[0].Status.RunID != id {
+			t.Fatalf("%+v, %v", runs, err)
+		}
+		events, err := runs[0].Events()
+		if err != nil || len(events) != 600 || events[0].Seq != 1 || events[599].Seq != 600 {
+			t.Fatalf("%d events, %v", len(events), err)
+		}
+	}
+}
+
+// TestLetsStart: nothing is written before workers have had the time to start, unless somebody may read it where it goes.
+func TestLetsStart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		k := kept{parent: t.TempDir()}
+		keeper := k.open(t, "one", nil)
+		k.happens(1)
+		isThere := func() bool {
+			_, err := os.Lstat(filepath.Join(k.parent, "job-one", dirName))
+			return err == nil
+		}
+		time.Sleep(openAfter - 1)
+		synctest.Wait()
+		if isThere() {
+			t.Error("it is opened while workers start")
+		}
+		time.Sleep(1)
+		synctest.Wait()
+		if !isThere() {
+			t.Error("it is not opened")
+		}
+		end(t, keeper)
+		path := filepath.Join(k.parent, "events")
+		file, err := OpenFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		keeper = k.open(t, "two", func(c *Config) { c.File = file })
+		synctest.Wait()
+		if text, err := os.ReadFile(path); err != nil || bytes.Count(text, []byte("\n")) != 1 {
+			t.Errorf("%s, %v", text, err)
+		}
+		end(t, keeper)
+	})
 }
 
 // TestBounded: of events without end the newest are kept.

@@ -36,6 +36,7 @@ const (
 const mostEvents = 4 << 20
 
 const (
+	openAfter   = 150 * time.Millisecond // by when the first workers of most jobs have started
 	closeTime   = 2 * time.Second        // for what is left to be written when the job has ended
 	tellTime    = time.Second            // for a FIFO of --events to have room for another event
 	recordEvery = time.Second            // how often it is written how the job stands
@@ -83,8 +84,10 @@ type Keeper struct {
 	lock   *os.File
 	events *os.File
 	size   int64
-	seq    uint64
-	told   bool // that File takes no more
+	// written is how much went to all files of events.
+	written int64
+	seq     uint64
+	told    bool // that File takes no more
 	// others is where the histories of earlier jobs are, until it has been looked which of them are forgotten.
 	others string
 }
@@ -100,7 +103,8 @@ func OpenFile(path string) (*os.File, error) {
 	return f, nil
 }
 
-// Open begins to keep the history of a job.
+// Open begins to keep the history of a job. Its files are made when openAfter has passed, or the job has ended: to make
+// them takes longer than to start a worker. What has happened by then is in Events.
 func Open(cfg Config) *Keeper {
 	ctx, cancel := context.WithCancel(context.Background())
 	k := &Keeper{cfg: cfg, began: time.Now(), leave: cancel, done: make(chan struct{})}
@@ -126,10 +130,17 @@ func (k *Keeper) Close() error {
 }
 
 func (k *Keeper) run(ctx context.Context) {
+	if k.cfg.File == nil { // else somebody may wait for what goes there
+		k.letStart(ctx)
+	}
 	if err := k.open(); err != nil {
 		k.cfg.Log.Debug().Err(err).Msg("what happens to the job is not kept")
 	}
 	defer k.closeFiles()
+	k.writeRest() // before how the job stands now: whoever reads that it runs finds who has started
+	if ctx.Err() == nil {
+		k.record(false)
+	}
 	recorded, due := time.Now(), false
 	for ctx.Err() == nil {
 		wait, cancel := ctx, context.CancelFunc(func() {})
@@ -150,17 +161,25 @@ func (k *Keeper) run(ctx context.Context) {
 			recorded, due = time.Now(), false
 		}
 	}
-	for found := k.cfg.Events.Behind(k.seq); len(found) > 0; found = k.cfg.Events.Behind(k.seq) {
-		k.write(found)
-	}
+	k.writeRest()
 	k.record(true)
 	k.sweep()
+}
+
+// letStart waits until workers have had the time to start.
+func (k *Keeper) letStart(ctx context.Context) {
+	timer := time.NewTimer(openAfter)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
 }
 
 // sweep forgets histories of earlier jobs, once: all of them are read for that, which would keep a start from the processors.
 func (k *Keeper) sweep() {
 	if k.others != "" {
-		sweep(k.others)
+		sweep(k.others, k.written >= muchWritten)
 		k.others = ""
 	}
 }
@@ -194,7 +213,6 @@ func (k *Keeper) open() error {
 		return err
 	}
 	k.root = root
-	k.record(false)
 	k.events, err = root.OpenFile(eventsName, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	return err
 }
@@ -215,6 +233,13 @@ func locked(path string, patience time.Duration) *os.File {
 			_ = f.Close()
 			return nil
 		}
+	}
+}
+
+// writeRest writes what has happened so far.
+func (k *Keeper) writeRest() {
+	for found := k.cfg.Events.Behind(k.seq); len(found) > 0; found = k.cfg.Events.Behind(k.seq) {
+		k.write(found)
 	}
 }
 
@@ -258,6 +283,7 @@ func (k *Keeper) keep(text []byte) {
 		return
 	}
 	n, err := k.events.Write(text)
+	k.written += int64(n)
 	if k.size += int64(n); err != nil {
 		k.giveUp(err)
 	}

@@ -27,6 +27,16 @@ const (
 	mostBytes = 64 << 20
 )
 
+// Histories of earlier jobs are looked at once in sweepEvery, as the time of the file stampName in their directory says:
+// all of them are read for that. They are looked at all the same where there are more than mostUnswept, or a job has
+// written more than muchWritten.
+const (
+	stampName   = ".swept"
+	sweepEvery  = time.Minute
+	mostUnswept = 2 * mostRuns
+	muchWritten = 1 << 20
+)
+
 // mostRecord and mostLine bound what is read, in bytes.
 const (
 	mostRecord = 16 << 20
@@ -118,13 +128,18 @@ func bound(b bool) int {
 	return 0
 }
 
-// sweep removes what is too old, or too much.
-func sweep(dir string) {
+// sweep removes what is too old, or too much, unless that was done not long ago. much says that more has been written
+// than jobs do.
+func sweep(dir string, much bool) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return
 	}
 	defer func() { _ = root.Close() }()
+	if !much && swept(root) {
+		return
+	}
+	stamp(root)
 	var bytes int64
 	for i, r := range all(dir) {
 		bytes += size(r.Dir)
@@ -132,6 +147,32 @@ func sweep(dir string) {
 			_ = root.RemoveAll(filepath.Base(r.Dir)) // what cannot be removed now stays for the next time
 		}
 	}
+}
+
+// swept reports whether the histories below root need not be looked at.
+func swept(root *os.Root) bool {
+	info, err := root.Stat(stampName)
+	if err != nil || time.Since(info.ModTime()).Abs() > sweepEvery { // a clock may have been set
+		return false
+	}
+	d, err := root.Open(".")
+	if err != nil {
+		return false
+	}
+	defer func() { _ = d.Close() }()
+	names, err := d.Readdirnames(mostUnswept + 2) // the stamp is one
+	return err == nil && len(names) <= mostUnswept+1
+}
+
+// stamp notes that they are looked at now. Without it they are looked at more often.
+func stamp(root *os.Root) {
+	f, err := root.OpenFile(stampName, os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		return
+	}
+	_ = f.Close()
+	now := time.Now()
+	_ = root.Chtimes(stampName, now, now)
 }
 
 func size(dir string) (sum int64) {
