@@ -9,8 +9,10 @@ import (
 )
 
 const (
-	// pumpBytes is how much of a stream is held in memory. A longer line is shown piece by piece.
-	pumpBytes = 256 << 10
+	// pumpBytes is how much of a stream is held in memory at most. A longer line is shown piece by piece. The buffer
+	// begins with firstBytes, and is grown once it was filled: most workers write little at once.
+	pumpBytes  = 256 << 10
+	firstBytes = 16 << 10
 	// promptWait is how long an unfinished line rests before it is shown: prompts and progress bars end without
 	// newline.
 	promptWait = 100 * time.Millisecond
@@ -70,7 +72,7 @@ type pump struct {
 
 // run carries the stream until its end.
 func (p *pump) run() {
-	p.buf = make([]byte, pumpBytes)
+	p.buf = make([]byte, firstBytes)
 	defer p.src.close()
 	for {
 		n, err := p.src.read(p.buf[p.have:], p.patience())
@@ -83,7 +85,11 @@ func (p *pump) run() {
 				p.tail.add(p.buf[p.have : p.have+n])
 			}
 			p.have += n
+			full := p.have == len(p.buf)
 			p.show()
+			if full {
+				p.grow()
+			}
 		}
 		if errors.Is(err, errIdle) {
 			p.showUnfinished()
@@ -96,6 +102,14 @@ func (p *pump) run() {
 			p.finish()
 			return
 		}
+	}
+}
+
+// grow gives the buffer room for more, up to pumpBytes.
+func (p *pump) grow() {
+	if len(p.buf) < pumpBytes {
+		p.buf = append(make([]byte, 0, 4*len(p.buf)), p.buf...)
+		p.buf = p.buf[:cap(p.buf)]
 	}
 }
 
@@ -189,7 +203,7 @@ func (p *pump) show() {
 		p.moves()
 	}
 	p.have = copy(p.buf, data)
-	if p.have == len(p.buf) {
+	if p.have == pumpBytes {
 		p.showText(p.buf) // and keep the turn
 		p.have = 0
 	}
