@@ -157,6 +157,29 @@ func cgroupMembers(path string, to map[int]bool) {
 	}
 }
 
+// makeCgroup begins to make a cgroup for the workers, beside the start of the guardian: each takes the kernel about a
+// millisecond. The returned function waits for it, and tells the guardian.
+func (t *Tree) makeCgroup() (use func()) {
+	if !t.cfg.Cgroup {
+		return func() {}
+	}
+	made := make(chan *cgroup, 1)
+	go func() {
+		c, err := newCgroup("/", t.self)
+		if err != nil {
+			t.log.Debug().Err(err).Msg("no cgroup for the workers")
+		}
+		made <- c
+	}()
+	return func() {
+		c := <-made
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.cgroup = c
+		t.pushLocked()
+	}
+}
+
 // birthplaceLocked returns the cgroup for another worker, nil for none.
 func (t *Tree) birthplaceLocked() *cgroup {
 	if t.cgroup != nil && t.cgroup.spent {

@@ -104,10 +104,13 @@ func Open(cfg Config) (*Tree, error) {
 	t.wg.Go(t.spawner)
 	t.wg.Go(t.reaper)
 	t.wg.Go(t.scanner)
+	useCgroup := t.makeCgroup()
 	if len(cfg.Guardian) > 0 && !t.init {
-		if err := t.startGuardian(); err != nil {
-			return nil, errors.Join(err, t.Close())
-		}
+		err = t.startGuardian()
+	}
+	useCgroup()
+	if err != nil {
+		return nil, errors.Join(err, t.Close())
 	}
 	return t, nil
 }
@@ -141,11 +144,6 @@ func newTree(cfg Config) (*Tree, error) {
 	}
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, fmt.Errorf("cannot become sub-reaper: %w", err)
-	}
-	if cfg.Cgroup {
-		if t.cgroup, err = newCgroup("/", t.self); err != nil {
-			t.log.Debug().Err(err).Msg("no cgroup for the workers")
-		}
 	}
 	t.closeErr = sync.OnceValue(t.close)
 	signal.Notify(t.sigchld, unix.SIGCHLD)
