@@ -73,7 +73,7 @@ func (a *app) execute() error {
 		}
 	}
 	a.own = own
-	root := newRootCmd(a)
+	root := rootCmdFor(a, rest)
 	root.SetArgs(completing(root, rest))
 	return root.ExecuteContext(context.Background())
 }

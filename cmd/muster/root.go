@@ -13,7 +13,60 @@ import (
 	"muster/launch/hosts"
 )
 
+// rootCmdFor is the root command for a command line. One that starts a job has no other commands: to make them all takes
+// longer than to read its flags.
+func rootCmdFor(a *app, args []string) *cobra.Command {
+	if len(args) == 0 {
+		return newRootCmd(a)
+	}
+	var start *cobra.Command
+	switch name := args[0]; {
+	case dialect.Named(name):
+		start = newDialectCmd(a, name)
+	case name == hosts.AgentCommand:
+		start = newAgentCmd(a)
+	default:
+		return newRootCmd(a)
+	}
+	root := bareRootCmd(a)
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.AddCommand(start)
+	refuseArgs(root)
+	return root
+}
+
+// newRootCmd is the root command with all commands.
 func newRootCmd(a *app) *cobra.Command {
+	root := bareRootCmd(a)
+	for _, name := range dialect.Names() {
+		root.AddCommand(newDialectCmd(a, name))
+	}
+	root.AddCommand(newStoreCmd(a), newTokenCmd(a), newExecCmd(a), newPsCmd(a), newStatusCmd(a), newTopCmd(a), newMetricsCmd(a),
+		newStacksCmd(a), newDiagnoseCmd(a), newViewerCmd(a), newTimerLaunchCmd(), newStopCmd(a), newExplainCmd(a), newManifestCmd(a),
+		newConvertCmd(a),
+		newRestartCmd(a), newPauseCmd(a), newResumeCmd(a),
+		newScaleCmd(a), newKillNodeCmd(a),
+		newEventsCmd(a),
+		newLogsCmd(a),
+		newDevicesCmd(a), newCheckCmd(a), newAgentCmd(a), newCkptCmd(a), newAliasCmd(a), newVersionCmd(a))
+	root.AddCommand(buildCommands(a)...)
+	root.InitDefaultCompletionCmd()
+	root.SetHelpCommand(newHelpCmd())
+	refuseArgs(root)
+	for _, c := range root.Commands() {
+		if c.Name() == "completion" {
+			c.Args = func(_ *cobra.Command, args []string) error {
+				return errhint.With(errhint.Usagef("there is no completion for %q", strings.Join(args, " ")),
+					"name a shell: bash, fish, powershell or zsh")
+			}
+			c.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		}
+	}
+	return root
+}
+
+// bareRootCmd is the root command without any other.
+func bareRootCmd(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "muster",
 		Short: "Launch distributed training",
@@ -58,30 +111,6 @@ link, and the same job runs.`,
 		}
 		return errhint.Code(errhint.With(err, cmd.CommandPath()+flagHint(cmd, err)), errhint.Usage)
 	})
-	for _, name := range dialect.Names() {
-		root.AddCommand(newDialectCmd(a, name))
-	}
-	root.AddCommand(newStoreCmd(a), newTokenCmd(a), newExecCmd(a), newPsCmd(a), newStatusCmd(a), newTopCmd(a), newMetricsCmd(a),
-		newStacksCmd(a), newDiagnoseCmd(a), newViewerCmd(a), newTimerLaunchCmd(), newStopCmd(a), newExplainCmd(a), newManifestCmd(a),
-		newConvertCmd(a),
-		newRestartCmd(a), newPauseCmd(a), newResumeCmd(a),
-		newScaleCmd(a), newKillNodeCmd(a),
-		newEventsCmd(a),
-		newLogsCmd(a),
-		newDevicesCmd(a), newCheckCmd(a), newAgentCmd(a), newCkptCmd(a), newAliasCmd(a), newVersionCmd(a))
-	root.AddCommand(buildCommands(a)...)
-	root.InitDefaultCompletionCmd()
-	root.SetHelpCommand(newHelpCmd())
-	refuseArgs(root)
-	for _, c := range root.Commands() {
-		if c.Name() == "completion" {
-			c.Args = func(_ *cobra.Command, args []string) error {
-				return errhint.With(errhint.Usagef("there is no completion for %q", strings.Join(args, " ")),
-					"name a shell: bash, fish, powershell or zsh")
-			}
-			c.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-		}
-	}
 	return root
 }
 
