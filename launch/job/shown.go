@@ -82,9 +82,31 @@ var namedText = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`([A-Za-z_][\w.-]*)["']?\s*[:=]\s*["']?[^\s"',;&}]`)
 })
 
+// secretStarts are how what secretText finds begins; secretSchemes do so in letters of either case.
+var (
+	secretStarts  = []string{"eyJ", "gh", "gl", "hf_", "sk-", "xox", "AKIA", "ASIA", "AIza", "ya29.", "-----BEGIN"}
+	secretSchemes = []string{"bearer", "basic"}
+)
+
+// mayMatch reports whether secretText may find something in a text. To compile the expression takes a good part of the
+// time in which a job starts, and the texts of most jobs are harmless.
+func mayMatch(text string) bool {
+	has := func(start string) bool { return strings.Contains(text, start) }
+	if slices.ContainsFunc(secretStarts, has) {
+		return true
+	}
+	for i := range len(text) {
+		if text[i] >= utf8.RuneSelf { // there are letters outside of ASCII that are the same as one of it but for case
+			return true
+		}
+	}
+	text = strings.ToLower(text)
+	return slices.ContainsFunc(secretSchemes, has)
+}
+
 // holdsSecret reports whether a text looks as if there were a secret in it.
 func holdsSecret(text string) bool {
-	return secretText().MatchString(text) ||
+	return mayMatch(text) && secretText().MatchString(text) || strings.ContainsAny(text, ":=") &&
 		slices.ContainsFunc(namedText().FindAllStringSubmatch(text, -1), func(found []string) bool { return secretFlag(found[1]) })
 }
 
@@ -102,7 +124,15 @@ func (v Var) Shown() string {
 	if v.Secret || !Harmless(v.Name) || holdsSecret(v.Value) {
 		return hidden(v.Value)
 	}
-	return userInURL().ReplaceAllString(v.Value, "//…@")
+	return withoutUser(v.Value)
+}
+
+// withoutUser is a text in which "…" stands for who logs in by a URL.
+func withoutUser(text string) string {
+	if !strings.Contains(text, "//") {
+		return text
+	}
+	return userInURL().ReplaceAllString(text, "//…@")
 }
 
 // givesVariable are the words of other launchers and of containers behind which NAME=VALUE sets a variable.
@@ -129,7 +159,7 @@ func ShownArgs(args []string) []string {
 		case holdsSecret(arg) || !ShownWhole(arg):
 			shown[i] = hidden(arg)
 		default:
-			shown[i] = userInURL().ReplaceAllString(arg, "//…@")
+			shown[i] = withoutUser(arg)
 		}
 		secret = strings.HasPrefix(arg, "-") && !named && secretFlag(arg)
 		variable, front = slices.Contains(givesVariable, arg), front && plain && name == strings.ToUpper(name)
@@ -172,5 +202,5 @@ func ShownText(text string) string {
 	if holdsSecret(text) || !ShownWhole(text) {
 		return hidden(text)
 	}
-	return userInURL().ReplaceAllString(text, "//…@")
+	return withoutUser(text)
 }

@@ -1,6 +1,8 @@
 package job
 
 import (
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -99,6 +101,39 @@ func TestShownText(t *testing.T) {
 	} {
 		if got := ShownText(text); got != text {
 			t.Errorf("%s is shown as %s", text, got)
+		}
+	}
+}
+
+// TestMayMatch: nothing that the expression for secrets finds is passed over before it is asked.
+func TestMayMatch(t *testing.T) {
+	t.Parallel()
+	const long = "abcdefgh01234567890123"
+	secrets := []string{
+		jwt, "eyJ" + long + "." + long, "gho_" + long, "ghp_" + long, "github_pat_" + long, "glpat-" + long, "gl-" + long, "hf_" + long,
+		"sk-" + long, "xoxb-" + long, "AKIA0123456789ABCDEF", "ASIA0123456789ABCDEF", "AIza" + long, "ya29.", "-----BEGIN PRIVATE",
+		"-----BEGIN RSA PRIVATE KEY-----", "Bearer " + long, "BEARER\t" + long, "bEaReR " + long, "basic " + long + "==", "ba\u017fic " + long,
+	}
+	for _, secret := range secrets {
+		if !secretText().MatchString(secret) {
+			t.Errorf("%q is no secret", secret)
+		}
+	}
+	for _, text := range []string{"", "2", "standalone", "SIGTERM,SIGINT,SIGHUP", "127.0.0.1:29400", "/scratch/train.py"} {
+		if mayMatch(text) {
+			t.Errorf("the expression is compiled for %q", text)
+		}
+	}
+	pieces := append(slices.Clone(secrets), " ", "x", "_", "-", ".", "0", "A", "é", "bearer", "basic", "gh", "eyJ", "\n", long)
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 20000 {
+		var text string
+		for range 1 + r.IntN(4) {
+			piece := pieces[r.IntN(len(pieces))]
+			text += piece[r.IntN(len(piece)):]
+		}
+		if secretText().MatchString(text) && !mayMatch(text) {
+			t.Fatalf("%q is passed over", text)
 		}
 	}
 }
