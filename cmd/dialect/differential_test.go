@@ -505,8 +505,8 @@ func chosenCases() []cmdline {
 		{"--rdzv-backend", "etcd", "t.py"},
 		{"--rdzv-backend", "etcd-v3", "--rdzv-endpoint", "h:2379", "t.py"},
 		{
-			"--rdzv-backend", "etcd", "--rdzv-endpoint", "h1,h2:5", "--rdzv-conf", "protocol=https,cacert=ca.pem,etcd_prefix=/x", "--nnodes",
-			"1:3", "t.py",
+			"--rdzv-backend", "etcd", "--rdzv-endpoint", "h1,h2:5", "--rdzv-conf", "protocol=https,cacert=ca.pem,etcd_prefix=/x",
+			"--nnodes", "1:3", "t.py",
 		},
 		{"--nnodes", "2", "--node-rank", "1", "--master-addr", "h1", "--master-port", "29501", "t.py"},
 		{"--nnodes", "2", "--node-rank", "1", "--master-addr", "h1", "t.py"},

@@ -241,15 +241,18 @@ func TestDLRoverMeets(t *testing.T) {
 			nodes: job.Range{Min: 2, Max: 2},
 		},
 		{
-			line: "--auto_config x.py", env: "DLROVER_MASTER_ADDR=m NODE_NUM=3 WORKER_NUM=4", runID: "none", want: and(at("m", 29400), asks()),
+			line: "--auto_config x.py", env: "DLROVER_MASTER_ADDR=m NODE_NUM=3 WORKER_NUM=4", runID: "none",
+			want:  and(at("m", 29400), asks()),
 			nodes: job.Range{Min: 3, Max: 3},
 		},
 		{
-			line: "--auto-config x.py", env: "DLROVER_MASTER_ADDR=m WORKER_NUM=4 WORLD_SIZE=5", runID: "none", want: and(at("m", 29400), asks()),
+			line: "--auto-config x.py", env: "DLROVER_MASTER_ADDR=m WORKER_NUM=4 WORLD_SIZE=5", runID: "none",
+			want:  and(at("m", 29400), asks()),
 			nodes: job.Range{Min: 4, Max: 4},
 		},
 		{
-			line: "--auto-config --nnodes 2 x.py", env: "DLROVER_MASTER_ADDR=m WORLD_SIZE=5", runID: "none", want: and(at("m", 29400), asks()),
+			line: "--auto-config --nnodes 2 x.py", env: "DLROVER_MASTER_ADDR=m WORLD_SIZE=5", runID: "none",
+			want:  and(at("m", 29400), asks()),
 			nodes: job.Range{Min: 2, Max: 2},
 		},
 		{
@@ -285,14 +288,18 @@ func TestDLRoverMeets(t *testing.T) {
 
 func TestDLRoverEnvironment(t *testing.T) {
 	for env, ok := range map[string]func(dialect.Request) bool{
-		"NETWORK_CHECK_TIMEOUT=200":                                func(r dialect.Request) bool { return r.Job.Check.Budget == 200*time.Second },
-		"NETWORK_CHECK_TIMEOUT=200 MUSTER_NETWORK_CHECK_TIMEOUT=9": func(r dialect.Request) bool { return r.Job.Check.Budget == 9*time.Second },
-		"DLROVER_LOG_LEVEL=INFO":                                   func(r dialect.Request) bool { return r.LogLevel == "info" },
-		"DLROVER_LOG_LEVEL=INFO LOGLEVEL=ERROR":                    func(r dialect.Request) bool { return r.LogLevel == "error" },
-		"MUSTER_FAKE=f.yaml":                                       func(r dialect.Request) bool { return r.Job.Fake == "f.yaml" },
-		"MUSTER_ACCELERATOR=fake:f.yaml":                           func(r dialect.Request) bool { return r.Job.Fake == "f.yaml" },
-		"MUSTER_PRECHECK=2":                                        func(r dialect.Request) bool { return r.Job.Check.CommPerf },
-		"MUSTER_EXCLUDE_STRAGGLER=yes":                             func(r dialect.Request) bool { return r.Job.Check.ExcludeStraggler },
+		"NETWORK_CHECK_TIMEOUT=200": func(r dialect.Request) bool {
+			return r.Job.Check.Budget == 200*time.Second
+		},
+		"NETWORK_CHECK_TIMEOUT=200 MUSTER_NETWORK_CHECK_TIMEOUT=9": func(r dialect.Request) bool {
+			return r.Job.Check.Budget == 9*time.Second
+		},
+		"DLROVER_LOG_LEVEL=INFO":                func(r dialect.Request) bool { return r.LogLevel == "info" },
+		"DLROVER_LOG_LEVEL=INFO LOGLEVEL=ERROR": func(r dialect.Request) bool { return r.LogLevel == "error" },
+		"MUSTER_FAKE=f.yaml":                    func(r dialect.Request) bool { return r.Job.Fake == "f.yaml" },
+		"MUSTER_ACCELERATOR=fake:f.yaml":        func(r dialect.Request) bool { return r.Job.Fake == "f.yaml" },
+		"MUSTER_PRECHECK=2":                     func(r dialect.Request) bool { return r.Job.Check.CommPerf },
+		"MUSTER_EXCLUDE_STRAGGLER=yes":          func(r dialect.Request) bool { return r.Job.Check.ExcludeStraggler },
 		"MUSTER_RESTART_LIMIT=7": func(r dialect.Request) bool {
 			return r.Job.Restart.ReplaceLimit == 7 &&
 				r.Job.Restart.RankLimit == 0

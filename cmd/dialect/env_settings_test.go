@@ -105,7 +105,8 @@ func TestEnvRefused(t *testing.T) {
 		{"--env-unset ,", "names of variables"},
 		{"--env-pass [", `"["`},
 		{"--env-profile mxnet", "choose one of paddle, jax, tensorflow"},
-		{"--env-profile tensorflow --env TF_CONFIG=hunter2", "flag --env TF_CONFIG: with --env-profile tensorflow muster tells each worker its own"},
+		{"--env-profile tensorflow --env TF_CONFIG=hunter2",
+			"flag --env TF_CONFIG: with --env-profile tensorflow muster tells each worker its own"},
 		{"--env-profile paddle --env-file paddle.env", "paddle.env:1: PADDLE_TRAINER_ID: with --env-profile paddle"},
 		{"--env-mode all", "choose one of launcher, inherit, clean"},
 		{"--env-expand", "nothing to expand"},
@@ -135,12 +136,13 @@ func TestSecretsAreNotShown(t *testing.T) {
 		"run --env GH_PAT=hunter2 --env DB=user=x;password=hunter2 prog":                                                             "env=GH_PAT=(7 characters, not shown) DB=(23 characters, not shown)\n",
 		"--env=FOO=hunter2 torchrun t.py":                                        "env=FOO=(7 characters, not shown)\n",
 		"torchrun --rdzv-conf password=hunter2,read_timeout=5 --standalone t.py": "",
-		"mpirun -np 1 -x FOO=hunter2 -x NCCL_DEBUG=INFO -x BAR=hunter2 prog":     "x=FOO=(7 characters, not shown)\nx=NCCL_DEBUG=INFO\nx=BAR=(7 characters, not shown)\n",
-		"deepspeed --num_gpus 1 --launcher_args=-x\u00a0FOO=hunter2 t.py":        "",
-		"--env=FOO=hunter2 horovodrun -np 1 prog":                                "env=FOO=(7 characters, not shown)\n",
-		"--env=FOO=hunter2 accelerate launch t.py":                               "env=FOO=(7 characters, not shown)\n",
-		"--env=FOO=hunter2 dlrover-run --standalone t.py":                        "env=FOO=(7 characters, not shown)\n",
-		"--env=FOO=hunter2 colossalai run --nproc_per_node 1 t.py":               "env=FOO=(7 characters, not shown)\n",
+		"mpirun -np 1 -x FOO=hunter2 -x NCCL_DEBUG=INFO -x BAR=hunter2 prog": "x=FOO=(7 characters, not shown)\nx=NCCL_DEBUG=INFO\n" +
+			"x=BAR=(7 characters, not shown)\n",
+		"deepspeed --num_gpus 1 --launcher_args=-x\u00a0FOO=hunter2 t.py": "",
+		"--env=FOO=hunter2 horovodrun -np 1 prog":                         "env=FOO=(7 characters, not shown)\n",
+		"--env=FOO=hunter2 accelerate launch t.py":                        "env=FOO=(7 characters, not shown)\n",
+		"--env=FOO=hunter2 dlrover-run --standalone t.py":                 "env=FOO=(7 characters, not shown)\n",
+		"--env=FOO=hunter2 colossalai run --nproc_per_node 1 t.py":        "env=FOO=(7 characters, not shown)\n",
 	} {
 		words := strings.Fields(line)
 		for i := range words {

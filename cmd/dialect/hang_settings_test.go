@@ -22,7 +22,8 @@ func TestCrashLoopSettings(t *testing.T) {
 		"--crash-loop 2 horovodrun -np 2 --min-np 1 --host-discovery-script ./d --reset-limit 3 prog": "elastic horovodrun",
 	} {
 		req, err := ask("", nil, strings.Fields(line)...)
-		if says == "" && (err != nil || req.Job.Restart.CrashLoop == 0) || says != "" && (err == nil || !strings.Contains(err.Error(), says)) {
+		if says == "" && (err != nil || req.Job.Restart.CrashLoop == 0) || says != "" &&
+			(err == nil || !strings.Contains(err.Error(), says)) {
 			t.Errorf("%s: %d, %v", line, req.Job.Restart.CrashLoop, err)
 		}
 	}

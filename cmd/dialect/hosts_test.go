@@ -190,7 +190,9 @@ func TestHosts(t *testing.T) {
 
 func TestHostRules(t *testing.T) {
 	req, err := withHosts(t,
-		"run --hosts a,b --ssh-user u --ssh-port 2222 --ssh-identity key --ssh-host-key-policy strict --ssh-option ProxyJump=g --ssh-option Ciphers=x,y --ssh-program /bin/ssh --ssh-parallel 8 --start-timeout 90 --remote-dir /d --collect-logs logs --preflight off prog")
+		"run --hosts a,b --ssh-user u --ssh-port 2222 --ssh-identity key --ssh-host-key-policy strict --ssh-option ProxyJump=g "+
+			"--ssh-option Ciphers=x,y --ssh-program /bin/ssh --ssh-parallel 8 --start-timeout 90 --remote-dir /d --collect-logs logs "+
+			"--preflight off prog")
 	if err != nil {
 		t.Fatal(err)
 	}

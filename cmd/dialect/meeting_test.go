@@ -79,8 +79,8 @@ func TestTorchrunMeetsOthers(t *testing.T) {
 		}), job.Range{Min: 1, Max: 1}},
 		{
 			"",
-			"--nnodes 2:4 --rdzv-backend c10d --rdzv-endpoint n0 --rdzv-conf join_timeout=1,last_call_timeout=2,close_timeout=3,heartbeat_timeout=4," +
-				"keep_alive_interval=5,keep_alive_max_attempt=6,read_timeout=7,is_host=T,store_type=tcp,timeout=9 t.py",
+			"--nnodes 2:4 --rdzv-backend c10d --rdzv-endpoint n0 --rdzv-conf " +
+				"join_timeout=1,last_call_timeout=2,close_timeout=3,heartbeat_timeout=4,keep_alive_interval=5,keep_alive_max_attempt=6,read_timeout=7,is_host=T,store_type=tcp,timeout=9 t.py",
 			meeting(func(m *job.Meeting) {
 				yes := true
 				m.Backend, m.Endpoints = "c10d", at(job.Endpoint{Host: "n0", Port: 29400})
@@ -103,7 +103,8 @@ func TestTorchrunMeetsOthers(t *testing.T) {
 		}), elastic},
 		{
 			"",
-			"--rdzv-backend etcd-v3 --rdzv-endpoint e0 --rdzv-conf protocol=https,ssl_cert=c.pem,ssl_cert_key=k.pem,ca_cert=a.pem,etcd_prefix=/jobs t.py", meeting(func(m *job.Meeting) {
+			"--rdzv-backend etcd-v3 --rdzv-endpoint e0 --rdzv-conf " +
+				"protocol=https,ssl_cert=c.pem,ssl_cert_key=k.pem,ca_cert=a.pem,etcd_prefix=/jobs t.py", meeting(func(m *job.Meeting) {
 				m.Backend, m.Endpoints, m.JoinTimeout = "etcd", at(job.Endpoint{Host: "e0", Port: 2379}), 900*time.Second
 				m.Etcd = job.EtcdAccess{TLS: true, CACert: "a.pem", Cert: "c.pem", CertKey: "k.pem", Prefix: "/jobs/"}
 				m.Conf = map[string]string{
@@ -177,8 +178,8 @@ func TestNativeMeetsOthers(t *testing.T) {
 		}), two, false, "j"},
 		{
 			"",
-			"--nnodes 4:8 --spares 1 --node-unit 2 --topology-file topo.txt --keep-alive 1 --last-call 500ms --join-timeout 1m --iface eth0 --export-iface --token-file tok" +
-				" --store-allow 10.0.0.0/8,fd00::1,::ffff:192.168.0.0/112 --rdzv c10d://n0 --run-id j x", meeting(func(m *job.Meeting) {
+			"--nnodes 4:8 --spares 1 --node-unit 2 --topology-file topo.txt --keep-alive 1 --last-call 500ms --join-timeout 1m --iface " +
+				"eth0 --export-iface --token-file tok --store-allow 10.0.0.0/8,fd00::1,::ffff:192.168.0.0/112 --rdzv c10d://n0 --run-id j x", meeting(func(m *job.Meeting) {
 				m.Backend, m.Endpoints, m.Spares, m.NodeUnit, m.Topology, m.Iface, m.ExportIface, m.TokenFile = "c10d", at(n0), 1, 2,
 					"topo.txt", "eth0", true, "tok"
 				m.KeepAlive, m.LastCall, m.JoinTimeout = time.Second, 500*time.Millisecond, time.Minute
@@ -210,7 +211,9 @@ func TestNativeMeetsOthers(t *testing.T) {
 			true, "",
 		},
 		{
-			"MUSTER_SPARES=2 MUSTER_KEEP_ALIVE=1", "x", meeting(func(m *job.Meeting) { m.Backend, m.KeepAlive = "standalone", time.Second }),
+			"MUSTER_SPARES=2 MUSTER_KEEP_ALIVE=1", "x", meeting(func(m *job.Meeting) {
+				m.Backend, m.KeepAlive = "standalone", time.Second
+			}),
 			job.Range{Min: 1, Max: 1},
 			true, "",
 		},
@@ -233,7 +236,8 @@ func TestNativeMeetsOthers(t *testing.T) {
 
 // Muster's own settings count in front of torchrun too, beside what torchrun calls them.
 func TestMeetingSettingsBesideTorchruns(t *testing.T) {
-	line := "torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint n0 --rdzv-conf keep_alive_interval=9,join_timeout=50,last_call_timeout=8 t.py"
+	line := "torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint n0 --rdzv-conf " +
+		"keep_alive_interval=9,join_timeout=50,last_call_timeout=8 t.py"
 	job := wantMeeting(t, "MUSTER_LAST_CALL=3", "--keep-alive 1s --spares 1 "+strings.Replace(line, "keep_alive_interval=9,", "", 1),
 		meeting(func(m *job.Meeting) {
 			m.Backend, m.Endpoints, m.Spares, m.KeepAlive = "c10d", at(job.Endpoint{Host: "n0", Port: 29400}), 1, time.Second
@@ -261,24 +265,35 @@ func TestMeetingRefusals(t *testing.T) {
 	const c10d = " --rdzv c10d://n0 --run-id j "
 	for line, pieces := range map[string][]string{
 		// torchrun's own
-		"torchrun --nnodes 2 t.py":                                                 {"cannot use --nnodes 2: nothing says where the nodes meet"},
-		"torchrun --nnodes 2:3 t.py":                                               {"cannot use --nnodes 2:3 with a static rendezvous"},
-		"torchrun --nnodes 1:4 --rdzv-backend c10d t.py":                           {"cannot use --nnodes 1:4: nothing says where"},
-		"torchrun --nnodes 1:4 --rdzv-backend muster t.py":                         {"cannot use --nnodes 1:4: nothing says where"},
-		"torchrun --nnodes 2:3 --rdzv-endpoint n0:5 t.py":                          {"cannot use --nnodes 2:3 with a static rendezvous"},
-		"torchrun --nnodes 2 --node-rank 2 --master-addr n0 t.py":                  {"cannot use --node-rank 2 with --nnodes 2: node ranks go from 0 to 1"},
-		"torchrun --nnodes 2 --node-rank=-1 --master-addr n0 t.py":                 {"cannot use --node-rank -1: node ranks begin at 0"},
-		"torchrun --nnodes 2 --master-port 0 --master-addr n0 t.py":                {"cannot use --master-port 0: n0:0: the other nodes cannot know a free port"},
-		"torchrun --nnodes 2 --master-port 70000 t.py":                             {"cannot use --master-port 70000: give a number from 0 to 65535"},
-		"torchrun --nnodes 2 --master-addr 0.0.0.0 t.py":                           {"cannot use --master-addr 0.0.0.0: 0.0.0.0:29500: the other nodes cannot reach it"},
-		"torchrun --nnodes 2 --rdzv-endpoint a:1,b:2 t.py":                         {"--rdzv-endpoint a:1,b:2: a static rendezvous has one endpoint"},
-		"torchrun --nnodes 2 --rdzv-endpoint a t.py":                               {"--rdzv-endpoint a: the port is missing"},
-		"torchrun --rdzv-backend c10d --rdzv-endpoint a,b t.py":                    {"--rdzv-endpoint a,b: one node has one endpoint"},
-		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a,a t.py":         {"--rdzv-endpoint a,a: the endpoint a:29400 is there twice"},
-		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a,,b t.py":        {"an endpoint is empty"},
-		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint [::]:5 t.py":      {"--rdzv-endpoint [::]:5: [::]:5: the other nodes cannot reach it"},
-		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint fe80::1 t.py":     {`"fe80:" is not an IPv6 address`, "in brackets"},
-		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint [fe80::1]:5 t.py": {"[fe80::1]:5: a link-local address needs its interface: [fe80::1%eth0]"},
+		"torchrun --nnodes 2 t.py": {
+			"cannot use --nnodes 2: nothing says where the nodes meet",
+		},
+		"torchrun --nnodes 2:3 t.py":                       {"cannot use --nnodes 2:3 with a static rendezvous"},
+		"torchrun --nnodes 1:4 --rdzv-backend c10d t.py":   {"cannot use --nnodes 1:4: nothing says where"},
+		"torchrun --nnodes 1:4 --rdzv-backend muster t.py": {"cannot use --nnodes 1:4: nothing says where"},
+		"torchrun --nnodes 2:3 --rdzv-endpoint n0:5 t.py":  {"cannot use --nnodes 2:3 with a static rendezvous"},
+		"torchrun --nnodes 2 --node-rank 2 --master-addr n0 t.py": {
+			"cannot use --node-rank 2 with --nnodes 2: node ranks go from 0 to 1",
+		},
+		"torchrun --nnodes 2 --node-rank=-1 --master-addr n0 t.py": {"cannot use --node-rank -1: node ranks begin at 0"},
+		"torchrun --nnodes 2 --master-port 0 --master-addr n0 t.py": {"cannot use --master-port 0: n0:0: the other nodes " +
+			"cannot know a free port"},
+		"torchrun --nnodes 2 --master-port 70000 t.py": {"cannot use --master-port 70000: give a number from " +
+			"0 to 65535"},
+		"torchrun --nnodes 2 --master-addr 0.0.0.0 t.py": {"cannot use --master-addr 0.0.0.0: 0.0.0.0:29500: " +
+			"the other nodes cannot reach it"},
+		"torchrun --nnodes 2 --rdzv-endpoint a:1,b:2 t.py": {"--rdzv-endpoint a:1,b:2: a static rendezvous has " +
+			"one endpoint"},
+		"torchrun --nnodes 2 --rdzv-endpoint a t.py":            {"--rdzv-endpoint a: the port is missing"},
+		"torchrun --rdzv-backend c10d --rdzv-endpoint a,b t.py": {"--rdzv-endpoint a,b: one node has one endpoint"},
+		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a,a t.py": {"--rdzv-endpoint a,a: the endpoint a:29400 is " +
+			"there twice"},
+		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a,,b t.py": {"an endpoint is empty"},
+		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint [::]:5 t.py": {"--rdzv-endpoint [::]:5: [::]:5: the other nodes " +
+			"cannot reach it"},
+		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint fe80::1 t.py": {`"fe80:" is not an IPv6 address`, "in brackets"},
+		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint [fe80::1]:5 t.py": {"[fe80::1]:5: a link-local address needs its " +
+			"interface: [fe80::1%eth0]"},
 		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a:99999 t.py": {
 			"--rdzv-endpoint a:99999",
 			"0 to 65535",
@@ -288,26 +303,33 @@ func TestMeetingRefusals(t *testing.T) {
 			"cannot use --local-addr ::",
 			"give an address of this machine",
 		},
-		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a --rdzv-id= t.py":                        {"cannot use --rdzv-id: a job of several nodes needs a name"},
-		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a --rdzv-conf store_type=file t.py":       {"store_type=file"},
-		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a --rdzv-conf keep_alive_interval=0 t.py": {"keep_alive_interval=0: give a number above 0"},
+		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a --rdzv-id= t.py": {"cannot use --rdzv-id: a " +
+			"job of several nodes needs a name"},
+		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a --rdzv-conf store_type=file t.py": {"store_type=file"},
+		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a --rdzv-conf keep_alive_interval=0 t.py": {"keep_alive_interval=0: " +
+			"give a number above 0"},
 		"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a --rdzv-conf keep_alive_max_attempt=-1 t.py": {
 			"keep_alive_max_attempt=-1: give a number above 0",
 		},
-		"torchrun --nnodes 2 --master-addr a --rdzv-conf timeout=0 t.py":                          {"timeout=0: give a number above 0"},
-		"torchrun --rdzv-backend etcd t.py":                                                       {"cannot use --rdzv-backend etcd: nothing says where etcd is"},
-		"torchrun --rdzv-backend etcd --rdzv-endpoint e --rdzv-conf protocol=ftp t.py":            {"protocol=ftp: choose one of http, https"},
-		"torchrun --rdzv-backend etcd --rdzv-endpoint e --rdzv-conf protocol=http,cacert=x t.py":  {"protocol=http with certificates"},
-		"torchrun --rdzv-backend etcd --rdzv-endpoint e --rdzv-conf cert=x t.py":                  {"without --etcd-key"},
-		"torchrun --rdzv-backend etcd --rdzv-endpoint e --rdzv-conf cert=x,key=k,ssl_cert=y t.py": {"cannot use --rdzv-conf cert and ssl_cert=y together"},
-		"--topology-file f torchrun --nnodes 2 --master-addr a t.py":                              {"cannot use --topology-file f: it has no effect where each node's rank is fixed beforehand"},
-		"--spares 1 torchrun --nnodes 2 --master-addr a t.py":                                     {"cannot use --spares 1: it has no effect where each node's rank is fixed"},
-		"--spares 1 torchrun t.py":                                                                {"cannot use --spares 1: it has no effect on one node"},
+		"torchrun --nnodes 2 --master-addr a --rdzv-conf timeout=0 t.py": {"timeout=0: give a number above 0"},
+		"torchrun --rdzv-backend etcd t.py": {"cannot use --rdzv-backend etcd: " +
+			"nothing says where etcd is"},
+		"torchrun --rdzv-backend etcd --rdzv-endpoint e --rdzv-conf protocol=ftp t.py": {"protocol=ftp: choose one of " +
+			"http, https"},
+		"torchrun --rdzv-backend etcd --rdzv-endpoint e --rdzv-conf protocol=http,cacert=x t.py": {"protocol=http with certificates"},
+		"torchrun --rdzv-backend etcd --rdzv-endpoint e --rdzv-conf cert=x t.py":                 {"without --etcd-key"},
+		"torchrun --rdzv-backend etcd --rdzv-endpoint e --rdzv-conf cert=x,key=k,ssl_cert=y t.py": {"cannot use --rdzv-conf cert and " +
+			"ssl_cert=y together"},
+		"--topology-file f torchrun --nnodes 2 --master-addr a t.py": {"cannot use --topology-file f: it has no effect where each node's " +
+			"rank is fixed beforehand"},
+		"--spares 1 torchrun --nnodes 2 --master-addr a t.py": {"cannot use --spares 1: it has no effect where each node's rank is fixed"},
+		"--spares 1 torchrun t.py":                            {"cannot use --spares 1: it has no effect on one node"},
 		"--etcd-user u --etcd-password-file p torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a t": {
 			"2 problems",
 			"cannot use --etcd-user u: it has no effect where the nodes do not meet by etcd",
 		},
-		"--restart-policy on-node-fail torchrun t.py": {"cannot use --restart-policy on-node-fail: it has no effect on one node: it has no others"},
+		"--restart-policy on-node-fail torchrun t.py": {"cannot use --restart-policy on-node-fail: it has no effect on one node: it has " +
+			"no others"},
 		// muster's own
 		"run --nnodes 2 x":                  {"cannot use --nnodes 2: nothing says how the nodes meet"},
 		"run --nnodes 2 --node-rank 0 x":    {"nothing says how the nodes meet"},
@@ -328,24 +350,26 @@ func TestMeetingRefusals(t *testing.T) {
 		"run --nnodes 2 --node-rank 2" + c10d + "x":       {"cannot use --node-rank 2 with --nnodes 2: node ranks go from 0 to 1"},
 		"run --nnodes 2 --topology-file f --node-rank 1" + c10d +
 			"x": {"cannot use --node-rank 1 with --topology-file f: the switches give the ranks"},
-		"run --nnodes 2 --master-addr n1" + c10d + "x":                       {"cannot use --master-addr n1 with --rdzv"},
-		"run --nnodes 2 --rdzv static://n0 x":                                {"cannot use --rdzv static://n0 without --node-rank: give this node's rank, from 0 to 1"},
-		"run --nnodes 2 --rdzv static://n0,n1 --node-rank 0 x":               {"--rdzv static://n0,n1: a static rendezvous has one endpoint"},
-		"run --nnodes 2:3 --rdzv static://n0 --node-rank 0 x":                {"cannot use --nnodes 2:3 with a static rendezvous"},
-		"run --nnodes 2 --rdzv static://n0 --node-rank 2 x":                  {"cannot use --node-rank 2 with --nnodes 2"},
-		"run --nnodes 2 --node-rank 0 --master-addr n0 --master-port 0 x":    {"--master-port 0: n0:0: the other nodes cannot know"},
-		"run --node-rank 1 x":                                                {"cannot use --node-rank 1: one node has only node rank 0"},
-		"run --node-rank -1 x":                                               {"--node-rank -1: give a number from 0"},
-		"run --nnodes 2 --run-id j --rdzv n0:1 x":                            {"--rdzv n0:1: write it as c10d://HOST:PORT"},
-		"run --nnodes 2 --run-id j --rdzv http://n0 x":                       {`the scheme "http" is unknown`},
-		"run --nnodes 2 --run-id j --rdzv c10d:// x":                         {"an endpoint is empty"},
-		"run --nnodes 2 --run-id j --rdzv c10d://n0:0 x":                     {"cannot know a free port"},
-		"run --nnodes 2 --run-id j --rdzv etcd://e/path x":                   {`nothing may stand behind the endpoints, but "/path" does`},
-		"run --rdzv c10d://n0,n1 x":                                          {"--rdzv c10d://n0,n1: one node has one endpoint"},
-		"run --nnodes 2 --iface eth0 --local-addr a" + c10d + "x":            {"cannot use --local-addr a and --iface eth0 together"},
-		"run --nnodes 2 --iface e/0" + c10d + "x":                            {"--iface e/0: give the name of one network interface"},
-		"run --store-allow 10.0.0.0/33 x":                                    {`--store-allow 10.0.0.0/33: "10.0.0.0/33" is no network`},
-		"run --store-allow 10.0.0.1/8 x":                                     {`"10.0.0.1/8" has more bits than it counts: did you mean 10.0.0.0/8?`},
+		"run --nnodes 2 --master-addr n1" + c10d + "x": {"cannot use --master-addr n1 with --rdzv"},
+		"run --nnodes 2 --rdzv static://n0 x": {"cannot use --rdzv static://n0 without --node-rank: give " +
+			"this node's rank, from 0 to 1"},
+		"run --nnodes 2 --rdzv static://n0,n1 --node-rank 0 x":            {"--rdzv static://n0,n1: a static rendezvous has one endpoint"},
+		"run --nnodes 2:3 --rdzv static://n0 --node-rank 0 x":             {"cannot use --nnodes 2:3 with a static rendezvous"},
+		"run --nnodes 2 --rdzv static://n0 --node-rank 2 x":               {"cannot use --node-rank 2 with --nnodes 2"},
+		"run --nnodes 2 --node-rank 0 --master-addr n0 --master-port 0 x": {"--master-port 0: n0:0: the other nodes cannot know"},
+		"run --node-rank 1 x":                                     {"cannot use --node-rank 1: one node has only node rank 0"},
+		"run --node-rank -1 x":                                    {"--node-rank -1: give a number from 0"},
+		"run --nnodes 2 --run-id j --rdzv n0:1 x":                 {"--rdzv n0:1: write it as c10d://HOST:PORT"},
+		"run --nnodes 2 --run-id j --rdzv http://n0 x":            {`the scheme "http" is unknown`},
+		"run --nnodes 2 --run-id j --rdzv c10d:// x":              {"an endpoint is empty"},
+		"run --nnodes 2 --run-id j --rdzv c10d://n0:0 x":          {"cannot know a free port"},
+		"run --nnodes 2 --run-id j --rdzv etcd://e/path x":        {`nothing may stand behind the endpoints, but "/path" does`},
+		"run --rdzv c10d://n0,n1 x":                               {"--rdzv c10d://n0,n1: one node has one endpoint"},
+		"run --nnodes 2 --iface eth0 --local-addr a" + c10d + "x": {"cannot use --local-addr a and --iface eth0 together"},
+		"run --nnodes 2 --iface e/0" + c10d + "x":                 {"--iface e/0: give the name of one network interface"},
+		"run --store-allow 10.0.0.0/33 x":                         {`--store-allow 10.0.0.0/33: "10.0.0.0/33" is no network`},
+		"run --store-allow 10.0.0.1/8 x": {
+			`"10.0.0.1/8" has more bits than it counts: did you mean 10.0.0.0/8?`},
 		"run --store-allow 10.0.0.0/8, x":                                    {`"" is no network`},
 		"run --store-allow ::ffff:0.0.0.0/90 x":                              {"wider than IPv4"},
 		"run --nnodes 2 --run-id j --rdzv etcd://e --etcd-user u x":          {"cannot use --etcd-user u without --etcd-password-file"},
@@ -480,7 +504,8 @@ func TestRestartRulesOfSeveralNodes(t *testing.T) {
 // A settings file may hold the new flags in any of their spellings, and lists as lists.
 func TestMeetingFromSettingsFile(t *testing.T) {
 	req, err := own(nil,
-		"nnodes: 2:3\nrdzv: c10d://n0\nrdzv_id: j\nstore-allow: [10.0.0.0/8, 'fd00::/8']\nkeep-alive: 1.5\nspares: 1\nrestart-limit: none\nrdzv-conf: [join_timeout=9, is_host=1]\n",
+		"nnodes: 2:3\nrdzv: c10d://n0\nrdzv_id: j\nstore-allow: [10.0.0.0/8, 'fd00::/8']\nkeep-alive: 1.5\nspares: 1\n"+
+			"restart-limit: none\nrdzv-conf: [join_timeout=9, is_host=1]\n",
 		"run --config f x")
 	if err != nil {
 		t.Fatal(err)

@@ -138,10 +138,12 @@ func TestNativeFlags(t *testing.T) {
 	maps.Copy(static.Job.Sources, onHosts.Job.Sources)
 	maps.Copy(static.Job.Sources, accepted(t, nil, "", "--standalone", "prog").Job.Sources)
 	// Other tests look at what these mean.
-	hang := strings.Fields("--hang-timeout 5m --on-hang fail --hang-dir d --stacks on --max-restarts 3 --crash-loop 3 --sidecar s --health-endpoint unix:s --health-command c prog")
+	hang := strings.Fields("--hang-timeout 5m --on-hang fail --hang-dir d --stacks on --max-restarts 3 --crash-loop 3 --sidecar s " +
+		"--health-endpoint unix:s --health-command c prog")
 	maps.Copy(static.Job.Sources, accepted(t, nil, "", hang...).Job.Sources)
 	for _, python := range []string{"--python p", "--venv v", "--conda c"} { // TestEnvSettings looks at what these mean
-		flags := "--env A=1 --env-file conf.yaml --env-expand --env-unset U --env-profile jax --env-mode clean --env-pass P --debug-mode " + python + " prog"
+		flags := "--env A=1 --env-file conf.yaml --env-expand --env-unset U --env-profile jax --env-mode clean --env-pass P --debug-mode " +
+			python + " prog"
 		maps.Copy(static.Job.Sources, accepted(t, nil, "", strings.Fields(flags)...).Job.Sources)
 	}
 	maps.Copy(static.Job.Sources, jobFileRequest(t).Job.Sources)

@@ -154,7 +154,8 @@ func TestPlatformPrecedence(t *testing.T) {
 		},
 		{
 			"jobset", "", "--nnodes 4",
-			"4:4 nodes, static pytorch-workers-0-0.pytorch.default.svc.cluster.local:29500, node rank 3, 1 workers, run id none, platform jobset",
+			"4:4 nodes, static pytorch-workers-0-0.pytorch.default.svc.cluster.local:29500, node rank 3, 1 workers, run id none, " +
+				"platform jobset",
 		},
 		{
 			"aws-batch", "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS=fd00::1", "--nnodes 1:2",
@@ -163,7 +164,8 @@ func TestPlatformPrecedence(t *testing.T) {
 		{"mpi-node", "", "--master-addr h0", "2:2 nodes, static h0:29500, node rank 1, 1 workers, run id none, platform mpi"},
 		{
 			"slurm-bad-number", "", "--nnodes 1",
-			"1:1 nodes, standalone, node rank -1, 1 workers\n    warning: no platform is taken into account: cannot use SLURM_JOB_NUM_NODES=two: it must be a whole number from 1",
+			"1:1 nodes, standalone, node rank -1, 1 workers\n" +
+				"    warning: no platform is taken into account: cannot use SLURM_JOB_NUM_NODES=two: it must be a whole number from 1",
 		},
 	} {
 		req, err := dialect.Native(on(t, c.fixture, strings.Fields(c.env), append(strings.Fields(c.args), "--", "prog")...))

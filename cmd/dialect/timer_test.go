@@ -46,7 +46,8 @@ func TestTimerEnviron(t *testing.T) {
 		{"MUSTER_HANG_TIMEOUT=auto XPU_TIMER_TIMELINE_PATH=/t", "MUSTER_HANG_DIR=/t"},
 	} {
 		got := dialect.TimerEnviron(strings.Fields(c[0]))
-		if text := strings.Join(got, " "); !strings.HasSuffix(text, c[1]) || strings.Contains(c[0], "auto") && strings.Contains(text, "300") {
+		if text := strings.Join(got, " "); !strings.HasSuffix(text, c[1]) || strings.Contains(c[0], "auto") &&
+			strings.Contains(text, "300") {
 			t.Errorf("%q: %q", c[0], text)
 		}
 	}

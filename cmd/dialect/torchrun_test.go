@@ -168,7 +168,8 @@ func TestTorchrunRefusals(t *testing.T) {
 
 // torchrun's words and, beyond them, vendors of accelerators say what to count.
 func TestWordsForWorkers(t *testing.T) {
-	for word := range strings.FieldsSeq("auto cpu gpu xpu npu musa mlu hpu nvidia amd metax hygon ascend cambricon mthreads iluvatar thead gaudi intel") {
+	for word := range strings.FieldsSeq(
+		"auto cpu gpu xpu npu musa mlu hpu nvidia amd metax hygon ascend cambricon mthreads iluvatar thead gaudi intel") {
 		if job := torchrun(t, nil, "--nproc-per-node", word, "t.py").Job; job.Procs != word {
 			t.Errorf("%s: procs %q", word, job.Procs)
 		}

@@ -29,7 +29,8 @@ var legal = map[string]string{
 	"store-allow": "10.0.0.0/8", "store-limit": "2GiB", "log-format": "json", "standalone": "true", "collect-logs-limit": "2GiB",
 	"etcd-user": "u", "etcd-password-file": "p", "etcd-cacert": "a", "etcd-cert": "c", "etcd-key": "k", "role": "r", "run-id": "j",
 	"warm":         "torch",
-	"numa-binding": "socket", "stdin": "inherit", "env": "A=1", "env-file": "env", "env-unset": "A", "env-mode": "inherit", "env-profile": "jax", "env-pass": "A",
+	"numa-binding": "socket", "stdin": "inherit", "env": "A=1", "env-file": "env", "env-unset": "A", "env-mode": "inherit",
+	"env-profile": "jax", "env-pass": "A",
 	"env-deny": "A", "python": "p", "venv": "v",
 	"conda": "c", "debug-mode": "true", "straggler-rule": "median", "box-pairs": "0:1,2:3", "on-node-fault": "x", "report": "d",
 	"on-hang": "dump,fail", "health-endpoint": "unix:s", "health-command": "x", "hang-dir": "d", "stacks": "on",
@@ -445,34 +446,39 @@ func TestUndeclaredUse(t *testing.T) {
 // What is typed and has no effect is refused, with what it would need.
 func TestUnreadTyped(t *testing.T) {
 	for line, want := range map[string]string{
-		"run --ssh-user u prog":                                "cannot use --ssh-user u: it has no effect without hosts",
-		"run --ssh-port 22 prog":                               "--ssh-port 22: it has no effect without hosts",
-		"run --ssh-identity k prog":                            "--ssh-identity k",
-		"run --ssh-host-key-policy x prog":                     "choose one of",
-		"run --ssh-host-key-policy off prog":                   "--ssh-host-key-policy off: it has no effect without hosts",
-		"run --ssh-option A=b prog":                            "--ssh-option A=b: it has no effect without hosts",
-		"run --ssh-program s prog":                             "--ssh-program s: it has no effect without hosts",
-		"run --ssh-parallel 3 prog":                            "--ssh-parallel 3: it has no effect without hosts",
-		"run --start-timeout 9s prog":                          "--start-timeout 9s: it has no effect without hosts; name them by --hosts",
-		"run --preflight off prog":                             "--preflight off: it has no effect without hosts",
-		"run --env-deny A prog":                                "--env-deny A: it has no effect without hosts",
-		"run --etcd-user u prog":                               "--etcd-user u: it has no effect where the nodes do not meet by etcd",
-		"run --etcd-cacert c prog":                             "--etcd-cacert c",
-		"run --warm-wait 9s prog":                              "--warm-wait 9s: it has no effect without --warm auto",
-		"run --restart-delay 9s prog":                          "--restart-delay 9s: it has no effect while --max-restarts is 0",
-		"run --restart-backoff 3 prog":                         "--restart-backoff 3: it has no effect while --max-restarts is 0",
-		"run --join-timeout 9s prog":                           "--join-timeout 9s: it has no effect on one node",
-		"run --hosts a,b --stdin inherit prog":                 "--stdin inherit: it has no effect on hosts",
-		"run --hosts localhost --ssh-user u prog":              "--ssh-user u: it has no effect where all hosts are this machine",
-		"--max-restarts 2 horovodrun -np 2 prog":               "--max-restarts 2: it has no effect on a Horovod job",
-		"--max-restarts 2 torchrun t.py":                       "cannot use --max-restarts in front of torchrun: it is a flag of that launcher",
-		"--tee 3 deepspeed --enable_each_rank_log d t.py":      "--tee 3: it has no effect where",
-		"--network-check --quarantine 5m run --hosts a,b prog": "--quarantine 5m: it has no effect on hosts",
-		"--network-check --quarantine 5m torchrun --nnodes 2 --node-rank 0 --master-addr h t.py": "--quarantine 5m: it has no effect where each node's rank is fixed",
-		"--topology-file t mpirun -np 2 --host a,b prog":                                         "--topology-file t: it has no effect where each node's rank is fixed",
-		"run --nnodes 2 --rdzv c10d://n0 --run-id j --ckpt-replicas 2 prog":                      "--ckpt-replicas 2: it has no effect without a job token",
-		"--restart-policy exit-code torchrun t.py":                                               "--restart-policy exit-code: it has no effect while --max-restarts is 0",
-		"--warm restarts torchrun t.py":                                                          "--warm restarts: it has no effect in a job that is not restarted",
+		"run --ssh-user u prog":                   "cannot use --ssh-user u: it has no effect without hosts",
+		"run --ssh-port 22 prog":                  "--ssh-port 22: it has no effect without hosts",
+		"run --ssh-identity k prog":               "--ssh-identity k",
+		"run --ssh-host-key-policy x prog":        "choose one of",
+		"run --ssh-host-key-policy off prog":      "--ssh-host-key-policy off: it has no effect without hosts",
+		"run --ssh-option A=b prog":               "--ssh-option A=b: it has no effect without hosts",
+		"run --ssh-program s prog":                "--ssh-program s: it has no effect without hosts",
+		"run --ssh-parallel 3 prog":               "--ssh-parallel 3: it has no effect without hosts",
+		"run --start-timeout 9s prog":             "--start-timeout 9s: it has no effect without hosts; name them by --hosts",
+		"run --preflight off prog":                "--preflight off: it has no effect without hosts",
+		"run --env-deny A prog":                   "--env-deny A: it has no effect without hosts",
+		"run --etcd-user u prog":                  "--etcd-user u: it has no effect where the nodes do not meet by etcd",
+		"run --etcd-cacert c prog":                "--etcd-cacert c",
+		"run --warm-wait 9s prog":                 "--warm-wait 9s: it has no effect without --warm auto",
+		"run --restart-delay 9s prog":             "--restart-delay 9s: it has no effect while --max-restarts is 0",
+		"run --restart-backoff 3 prog":            "--restart-backoff 3: it has no effect while --max-restarts is 0",
+		"run --join-timeout 9s prog":              "--join-timeout 9s: it has no effect on one node",
+		"run --hosts a,b --stdin inherit prog":    "--stdin inherit: it has no effect on hosts",
+		"run --hosts localhost --ssh-user u prog": "--ssh-user u: it has no effect where all hosts are this machine",
+		"--max-restarts 2 horovodrun -np 2 prog":  "--max-restarts 2: it has no effect on a Horovod job",
+		"--max-restarts 2 torchrun t.py": "cannot use --max-restarts in front of torchrun: it is a flag of that " +
+			"launcher",
+		"--tee 3 deepspeed --enable_each_rank_log d t.py": "--tee 3: it has no effect where",
+		"--network-check --quarantine 5m run --hosts a,b prog": "--quarantine 5m: it has no effect " +
+			"on hosts",
+		"--network-check --quarantine 5m torchrun --nnodes 2 --node-rank 0 --master-addr h t.py": "--quarantine 5m: it has no effect " +
+			"where each node's rank is fixed",
+		"--topology-file t mpirun -np 2 --host a,b prog": "--topology-file t: it has no effect where each node's rank " +
+			"is fixed",
+		"run --nnodes 2 --rdzv c10d://n0 --run-id j --ckpt-replicas 2 prog": "--ckpt-replicas 2: it has no effect without a job token",
+		"--restart-policy exit-code torchrun t.py": "--restart-policy exit-code: it has no effect while " +
+			"--max-restarts is 0",
+		"--warm restarts torchrun t.py": "--warm restarts: it has no effect in a job that is not restarted",
 	} {
 		_, err := ask("", nil, strings.Fields(line)...)
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -501,8 +507,9 @@ func TestUnreadElsewhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"no effect on this job: settings.yaml:2: start-timeout, MUSTER_SSH_USER, MUSTER_SSH_OPTION (without hosts); settings.yaml:1: keep-alive (on one node); " +
-		"MUSTER_RESTART_DELAY (while --max-restarts is 0 on one node: nothing would be restarted)"}
+	want := []string{"no effect on this job: settings.yaml:2: start-timeout, MUSTER_SSH_USER, MUSTER_SSH_OPTION (without hosts); " +
+		"settings.yaml:1: keep-alive (on one node); MUSTER_RESTART_DELAY (while --max-restarts is 0 on one node: nothing would be " +
+		"restarted)"}
 	if diff := cmp.Diff(want, req.Job.Warnings); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -74,7 +74,8 @@ var podReference = sync.OnceValue(func() *regexp.Regexp { return regexp.MustComp
 var secretText = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(
 		`eyJ[\w-]{8,}\.[\w-]{4,}|\bgh[pousr]_\w{16,}|github_pat_\w{16,}|\bgl[a-z]*-[\w-]{16,}|\bhf_\w{16,}|\bsk-[\w-]{16,}|` +
-			`\bxox[a-z]-[\w-]{8,}|\bA[KS]IA[0-9A-Z]{12,}|\bAIza[\w-]{20,}|\bya29\.|-----BEGIN [A-Z ]*PRIVATE|(?i:\bbearer\s+\S{8,})|(?i:\bbasic\s+[\w+/]{8,}=*)`)
+			`\bxox[a-z]-[\w-]{8,}|\bA[KS]IA[0-9A-Z]{12,}|\bAIza[\w-]{20,}|\bya29\.|-----BEGIN [A-Z ]*PRIVATE|` +
+			`(?i:\bbearer\s+\S{8,})|(?i:\bbasic\s+[\w+/]{8,}=*)`)
 })
 
 // namedText finds what a text gives names to: as in NAME=VALUE, "name": "value", user=x;password=y, and ?sig=z.
