@@ -9,9 +9,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"al.essio.dev/pkg/shellescape"
+	"golang.org/x/sys/unix"
 
 	"muster/internal/errhint"
 	"muster/internal/peertls"
@@ -30,6 +32,9 @@ var (
 
 // mostGuests is how many commands run in the places of workers of one node at once.
 const mostGuests = 16
+
+// mostEntered is how many commands that somebody has become are watched at once.
+const mostEntered = 256
 
 // relaying is how the musters of other nodes reach this one, and it them.
 type relaying struct {
@@ -208,12 +213,16 @@ func (v served) Exec(ctx context.Context, by control.Peer, w control.ExecWanted,
 			mostGuests),
 			"end one of them"), errhint.TryAgain)
 	}
-	env := control.EnterEnv(rank.Env, w.Attempt)
+	terminal, end := "", unix.SIGTERM
+	if w.Terminal != nil {
+		terminal, end = w.Terminal.Type, unix.SIGHUP // shells that somebody types into ignore SIGTERM
+	}
+	env := control.EnterEnv(rank.Env, w.Attempt, terminal)
 	path, err := proc.LookPath(w.Command[0], rank.Dir, env)
 	var p *proc.Process
 	if err == nil {
 		p, err = tree.StartBeside(proc.Spec{
-			Path: path, Args: w.Command, Env: env, Dir: rank.Dir, CPUs: cpus, Files: files[:],
+			Path: path, Args: w.Command, Env: env, Dir: rank.Dir, CPUs: cpus, Files: files[:], Terminal: w.Terminal != nil,
 			Label: "the command in the place of rank " + strconv.Itoa(w.Rank),
 		})
 	}
@@ -227,32 +236,71 @@ func (v served) Exec(ctx context.Context, by control.Peer, w control.ExecWanted,
 	go func() { // who has started it ends it
 		<-p.Done()
 		<-guests
-		s.execEvent(control.ExecEnded, by, w, p.PID(), func(e *control.Event) {
-			end := p.Exit()
-			code := end.Status()
-			e.ExitCode, e.Seconds = &code, end.Ended.Sub(end.Started).Round(time.Millisecond).Seconds()
-			if end.Signal != 0 {
-				e.Signal = proc.SignalName(end.Signal)
-			}
-		})
+		s.execEvent(control.ExecEnded, by, w, p.PID(), endedAs(p.Exit(), true))
 	}()
-	return guest{p, tree}, nil
+	return guest{p, tree, end}, nil
 }
 
 // guest is a command in the place of a worker.
 type guest struct {
 	*proc.Process
 	tree *proc.Tree
+	end  syscall.Signal // what it is asked to end with
 }
 
 // End implements control.Command.
 func (g guest) End(grace time.Duration) error {
-	return g.tree.StopBeside(context.Background(), proc.Ladder{Grace: grace}, g.Process)
+	return g.tree.StopBeside(context.Background(), proc.Ladder{Signal: g.end, Grace: grace}, g.Process)
 }
 
-// Entered implements control.Executor.
+// endedAs tells in an event how a command has ended, without its status where that is not known.
+func endedAs(end proc.Exit, known bool) func(*control.Event) {
+	return func(e *control.Event) {
+		e.Time, e.Seconds = end.Ended, end.Ended.Sub(end.Started).Round(time.Millisecond).Seconds()
+		if !known {
+			return
+		}
+		code := end.Status()
+		if e.ExitCode = &code; end.Signal != 0 {
+			e.Signal = proc.SignalName(end.Signal)
+		}
+	}
+}
+
+// Entered implements control.Executor. Who becomes the command waits for the answer still: its process id is its own.
 func (v served) Entered(by control.Peer, w control.ExecWanted) {
-	v.s.execEvent(control.ExecStarted, by, w, by.PID, nil)
+	s := v.s
+	s.execEvent(control.ExecStarted, by, w, by.PID, nil)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.entered >= mostEntered || by.PID <= 0 || s.over() {
+		return
+	}
+	p, err := proc.Watch(by.PID)
+	if err != nil {
+		s.log.Debug().Err(err).Msg("how a command in the place of a rank ends is not seen")
+		return
+	}
+	s.entered++
+	s.look.Go(func() {
+		defer func() { _ = p.Close() }()
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		go func() { // ends with ctx
+			select {
+			case <-s.closed:
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+		end, err := p.Wait(ctx)
+		if err == nil || errors.Is(err, proc.ErrStatusUnknown) {
+			s.execEvent(control.ExecEnded, by, w, by.PID, endedAs(end, err == nil))
+		}
+		s.mu.Lock()
+		s.entered--
+		s.mu.Unlock()
+	})
 }
 
 // mostTold is how much of a command line an event has, in bytes.

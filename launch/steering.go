@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -89,6 +90,8 @@ type Steering struct {
 	slow straggler.Verdict
 	// relay is how the musters of other nodes reach this one.
 	relay relaying
+	// entered counts the commands that somebody has become here in the place of a worker.
+	entered int
 	// usageNews counts what was found of the workers' use of the machine.
 	usageNews uint64
 	// devices is what the workers' accelerators are used for. nextWant is the number under which the nodes of the round
@@ -164,7 +167,7 @@ func OpenSteering(ctx context.Context, p *plan.Plan, part bool, token []byte, lo
 	s.traffic = &traffic{}
 	s.devices = newDeviceWatch(p, s.workersRunning, log)
 	s.accounts.ledger.Enter(accounting.Start, time.Now())
-	muster := control.Muster{Role: control.Agent, Part: part, PID: os.Getpid(), RunDir: dir.Path}
+	muster := control.Muster{Role: control.Agent, Part: part, PID: os.Getpid(), RunDir: dir.Path, Meets: meets(&p.Job)}
 	s.server, err = control.Serve(control.Config{Dir: dir.Path, Served: served{s}, Log: log, Muster: muster})
 	s.openSpans() //nolint:contextcheck // Close ends it
 	s.look.Go(s.traffic.start)
@@ -180,6 +183,18 @@ func OpenSteering(ctx context.Context, p *plan.Plan, part bool, token []byte, lo
 	return s, nil
 }
 
+// meets is where the nodes of a job meet, as all of them were told; empty where nobody was told, and for a node alone.
+func meets(j *job.Job) string {
+	if j.Alone() || len(j.Meeting.Endpoints) == 0 {
+		return ""
+	}
+	at := []string{j.Meeting.Backend}
+	for _, e := range j.Meeting.Endpoints {
+		at = append(at, e.String())
+	}
+	return strings.Join(at, " ")
+}
+
 // Close ends the answers and removes the run directory. A nil Steering is none.
 func (s *Steering) Close() error {
 	if s == nil {
@@ -190,12 +205,22 @@ func (s *Steering) Close() error {
 		end(nil)
 	}
 	s.ends = nil
+	s.closing.Do(func() { close(s.closed) }) // under the lock: who looks begins only before
 	s.mu.Unlock()
-	s.closing.Do(func() { close(s.closed) })
 	s.look.Wait()
 	s.accounts.spans.exporter.Close()
 	s.view.Close()
 	return errors.Join(s.closeRelay(), s.server.Close(), s.dir.Remove())
+}
+
+// over reports whether Close was called.
+func (s *Steering) over() bool {
+	select {
+	case <-s.closed:
+		return true
+	default:
+		return false
+	}
 }
 
 // Until returns a context that also ends when somebody has asked for the end of the job, with a SignalError as its

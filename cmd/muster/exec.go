@@ -34,9 +34,10 @@ counts, and it goes on when the job ends, without the job's store. A job with --
 only waits, so that its ranks are free for such commands.
 
 Of a rank on another node the muster there runs the command, bound to the CPUs of the rank:
-standard streams, SIGINT, SIGTERM and the like, and the exit status are passed on. It has no
-terminal, and ends with this command and with the job. That takes a job token (--token-file),
-or a launcher of --hosts.
+standard streams, SIGINT, SIGTERM and the like, and the exit status are passed on. It has a
+terminal where standard input and output are one here, with its size and its keys, and ends
+with this command and with the job. That takes a job token (--token-file), or a launcher of
+--hosts.
 
 torch keeps its keys in the job's store apart by TORCHELASTIC_RESTART_COUNT. Give all ranks
 another --attempt each time that they are to meet again, or they find those of the last time.
@@ -75,7 +76,7 @@ job alone. ID may be a unique beginning of a run id, or the pid of a muster; DIR
 			if far != nil {
 				return a.execFar(cmd.Context(), far, w)
 			}
-			r.Env = control.EnterEnv(r.Env, w.Attempt)
+			r.Env = control.EnterEnv(r.Env, w.Attempt, a.terminalType())
 			return enter(r, args)
 		},
 	}
@@ -87,20 +88,59 @@ job alone. ID may be a unique beginning of a run id, or the pid of a muster; DIR
 	return cmd
 }
 
-// execFar runs a command in the place of a rank on another node.
-func (a *app) execFar(ctx context.Context, far *ranks.Away, w control.ExecWanted) error {
-	if term.IsTerminal(int(a.stdin.Fd())) {
-		say(a.stderr, "muster: rank %d is on node %s: the command has no terminal there, and reads what is typed line by line\n",
-			w.Rank, far.Node)
-	}
+// execFar runs a command in the place of a rank on another node. It has a terminal where this one has.
+func (a *app) execFar(ctx context.Context, far *ranks.Away, w control.ExecWanted) (err error) {
 	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
+		syscall.SIGWINCH)
 	defer signal.Stop(signals)
-	status, err := far.Client.Exec(ctx, far.Node, w, a.stdin, a.stdout, a.stderr, signals)
+	with := control.Console{Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr, Signals: signals}
+	if a.onTerminal() {
+		with.Size = a.terminalSize
+		restore, err := a.openTerminal(&w)
+		if err != nil {
+			return err
+		}
+		defer restore()
+	}
+	status, err := far.Client.Exec(ctx, far.Node, w, with)
 	if err == nil && status != errhint.OK {
 		err = errhint.StatusError(status)
 	}
 	return err
+}
+
+// onTerminal reports whether a command has a terminal: input is typed, and output shown.
+func (a *app) onTerminal() bool {
+	return term.IsTerminal(int(a.stdin.Fd())) && term.IsTerminal(int(a.stdout.Fd()))
+}
+
+// terminalType is what the terminal is called, empty where there is none, or it has no name.
+func (a *app) terminalType() string {
+	if t := (control.Terminal{Type: a.getenv("TERM")}); a.onTerminal() && t.Named() {
+		return t.Type
+	}
+	return ""
+}
+
+func (a *app) terminalSize() (size proc.TerminalSize, err error) {
+	cols, rows, err := term.GetSize(int(a.stdout.Fd()))
+	return proc.TerminalSize{Rows: uint16(rows), Cols: uint16(cols)}, err
+}
+
+// openTerminal asks for a terminal as this one is, and has each key of this one go there until restore is called.
+func (a *app) openTerminal(w *control.ExecWanted) (restore func(), err error) {
+	size, err := a.terminalSize()
+	if err != nil {
+		return nil, fmt.Errorf("cannot tell the size of the terminal: %w", err)
+	}
+	w.Terminal = &control.Terminal{Type: a.terminalType(), TerminalSize: size, ErrorsApart: !term.IsTerminal(int(a.stderr.Fd()))}
+	fd := int(a.stdin.Fd())
+	before, err := term.MakeRaw(fd)
+	if err != nil {
+		return nil, fmt.Errorf("cannot have each key of the terminal passed on: %w", err)
+	}
+	return func() { _ = term.Restore(fd, before) }, nil // the terminal may be gone
 }
 
 // findRank finds a rank: by its muster, or where a driver has started it by itself on this machine, as a job with

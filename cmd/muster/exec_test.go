@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,9 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"muster/internal/testutil"
+	"muster/launch/control"
 )
 
 // TestDebugMode enters two ranks of a job whose workers wait, by muster exec and by a shell.
@@ -114,4 +117,71 @@ func TestDebugMode(t *testing.T) {
 	if out, err := inside("0", "--", "true"); err == nil || !strings.Contains(out, "no job of yours runs here") {
 		t.Errorf("after the end: %v: %s", err, out)
 	}
+}
+
+// TestExecEnded: events say how commands in the place of a rank on this machine have ended, and of one that goes on they
+// say nothing.
+func TestExecEnded(t *testing.T) {
+	t.Parallel()
+	j := start(t, nil, "run", "-n", "1", "--run-id", "entered", "--", "sh", "-c", untilStopped)
+	untilRanks(t, j.runtimeDir, 1)
+	steering(t, j.runtimeDir, "exec", "--rank", "0", "--", "sh", "-c", "exit 7").expect(t, 7)
+	steering(t, j.runtimeDir, "exec", "--rank", "0", "--", "no-such-program").expect(t, 127)
+	killed := exec.CommandContext(t.Context(), "muster", "exec", "--rank", "0", "--", "sh", "-c", "echo ready; read line")
+	goesOn := exec.CommandContext(t.Context(), "muster", "exec", "--rank", "0", "--", "cat")
+	for _, c := range []*exec.Cmd{killed, goesOn} {
+		c.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+j.runtimeDir)
+		if _, err := c.StdinPipe(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	said, err := killed.StdoutPipe()
+	for _, c := range []*exec.Cmd{killed, goesOn} {
+		if err == nil {
+			err = c.Start()
+		}
+	}
+	if err == nil {
+		_, err = said.Read(make([]byte, 1))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = killed.Process.Kill()
+	_ = killed.Wait() // its status says it
+	want := []string{"sh -c 'exit 7': 7", "no-such-program: 127", "sh -c 'echo ready; read line': 137 SIGKILL"}
+	if !testutil.KernelIs(t, 6, 15) {
+		want = []string{"sh -c 'exit 7': not known", "no-such-program: not known", "sh -c 'echo ready; read line': not known"}
+	}
+	var ended []string
+	testutil.Eventually(t, time.Minute, "three ends are told", func() bool {
+		ended = nil
+		for line := range strings.Lines(steering(t, j.runtimeDir, "events", "-o", "json").stdout) {
+			var e control.Event
+			if err := json.Unmarshal([]byte(line), &e); err != nil {
+				t.Fatal(err)
+			}
+			if e.Type != control.ExecEnded {
+				continue
+			}
+			status := "not known"
+			if e.ExitCode != nil {
+				status = strings.TrimSpace(fmt.Sprint(*e.ExitCode, " ", e.Signal))
+			}
+			ended = append(ended, e.Message+": "+status)
+			if e.By == nil || e.PID != e.By.PID || e.Rank == nil || *e.Rank != 0 {
+				t.Errorf("%s", line)
+			}
+		}
+		return len(ended) >= len(want)
+	})
+	if diff := cmp.Diff(want, ended); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	steering(t, j.runtimeDir, "stop", "--now").expect(t, 0)
+	j.wait().expect(t, 143)
+	if err := goesOn.Process.Kill(); err != nil { // it has outlived the job
+		t.Error(err)
+	}
+	_ = goesOn.Wait() // as above
 }

@@ -220,6 +220,7 @@ func TestNodesRemote(t *testing.T) {
 	muster(0, "logs", "--rank", "1", "--previous").expect(t, 2, on[1].Name, "has not been started again")
 	execAcross(t, on[0], on[1], 1)
 	execAcross(t, on[2], on[0], 0)
+	shellInTerminal(t, deskOn(on[2], on[1]), 1)
 
 	// Logs are followed over a restart, of a rank here and of others at once.
 	follow := on[2].Command("muster", "logs", "-f", "--rank", "0,1,2")
@@ -321,6 +322,7 @@ func TestHostsRemote(t *testing.T) {
 	musterOn(t, j.launcher, "", "logs", "--rank", "9").expect(t, 2, "no rank 9")
 	execAcross(t, j.launcher, j.on[1], 3)
 	execAcross(t, j.on[1], j.on[0], 1)
+	shellInTerminal(t, deskOn(j.launcher, j.on[1]), 2)
 
 	follow := j.launcher.Command("muster", "logs", "-f", "--rank", "1,2")
 	follow.Env = append(cleanEnviron(), j.launcher.Environ()...)

@@ -31,6 +31,8 @@ type Spec struct {
 	// Program is what a fork of a template runs instead of what the template was made for: a script and its arguments,
 	// the last of Args. Other starts go by Args alone.
 	Program []string
+	// Terminal says that Files[0] is a terminal, which becomes the process's own: signals of its keys reach it.
+	Terminal bool
 	// Label names the process in errors and logs, for example "rank 3".
 	Label string
 }
@@ -94,6 +96,7 @@ func (t *Tree) start(spec Spec, as role) (*Process, error) {
 		}
 		pidfd := -1
 		attr := &syscall.ProcAttr{Dir: spec.Dir, Env: spec.Env, Files: fds, Sys: &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd}}
+		attr.Sys.Setctty = spec.Terminal // that of descriptor 0
 		if as != asGuardian {
 			attr.Sys.Pdeathsig = syscall.SIGKILL
 		}

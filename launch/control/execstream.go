@@ -43,46 +43,108 @@ var passable = map[syscall.Signal]bool{
 	syscall.SIGUSR2: true, syscall.SIGCONT: true, syscall.SIGKILL: true,
 }
 
+// ends are our ends of the standard streams of a command. With a terminal in and out are one file, and there is no err
+// where errors are shown on the terminal, too.
+type ends struct {
+	in, out, err *os.File
+	terminal     *proc.Terminal // nil: none
+}
+
+// openEnds opens the standard streams of a command: theirs are for it. settle is to be called when the command was
+// started, or with the error why it could not be.
+func openEnds(wanted *Terminal) (ours ends, theirs [3]*os.File, settle func(error), err error) {
+	if wanted == nil {
+		pipes, err := proc.NewPipes(proc.In, proc.Out, proc.Out)
+		if err != nil {
+			return ends{}, theirs, nil, err
+		}
+		return ends{in: pipes.Ours[0], out: pipes.Ours[1], err: pipes.Ours[2]}, [3]*os.File(pipes.Theirs), pipes.Settle, nil
+	}
+	t, err := proc.OpenTerminal(wanted.TerminalSize)
+	if err != nil {
+		return ends{}, theirs, nil, err
+	}
+	ours, theirs, settle = ends{in: t.Ours, out: t.Ours, terminal: t}, [3]*os.File{t.Theirs, t.Theirs, t.Theirs}, t.Settle
+	if wanted.ErrorsApart {
+		pipes, err := proc.NewPipes(proc.Out)
+		if err != nil {
+			t.Settle(err)
+			return ends{}, theirs, nil, err
+		}
+		ours.err, theirs[2] = pipes.Ours[0], pipes.Theirs[0]
+		settle = func(err error) {
+			t.Settle(err)
+			pipes.Settle(err)
+		}
+	}
+	return ours, theirs, settle, nil
+}
+
+// told are the streams by which a command tells something, with the kind of their frames.
+func (e *ends) told() map[relay.Kind]*os.File {
+	told := map[relay.Kind]*os.File{relay.Stdout: e.out}
+	if e.err != nil {
+		told[relay.Stderr] = e.err
+	}
+	return told
+}
+
+// heard has a command get what a frame of its caller says. An error ends the command.
+func (e *ends) heard(k relay.Kind, payload []byte, in *input, p Command) error {
+	switch {
+	case k == relay.Stdin:
+		return in.add(payload)
+	case k == relay.StdinEnd && e.terminal != nil:
+		return io.EOF // the terminal of who has asked is gone, and so is that of the command
+	case k == relay.StdinEnd:
+		in.end()
+	case k == relay.Signal && len(payload) == 1 && passable[syscall.Signal(payload[0])]:
+		_ = p.SignalGroup(syscall.Signal(payload[0])) // it may have ended
+	case k == relay.Resize && len(payload) == 4 && e.terminal != nil:
+		return e.terminal.Resize(proc.TerminalSize{Rows: wireOrder.Uint16(payload), Cols: wireOrder.Uint16(payload[2:])})
+	}
+	return nil
+}
+
 // runCommand runs a command whose standard streams are those of a stream. It ends with the stream.
-func runCommand(ctx context.Context, st *relay.Stream, start func(files [3]*os.File) (Command, error)) streamEnd {
-	pipes, err := proc.NewPipes(proc.In, proc.Out, proc.Out)
+func runCommand(ctx context.Context, st *relay.Stream, wanted *Terminal, start func(files [3]*os.File) (Command, error)) streamEnd {
+	ours, theirs, settle, err := openEnds(wanted)
 	if err != nil {
 		return endOf(err, 0)
 	}
-	p, err := start([3]*os.File(pipes.Theirs))
-	pipes.Settle(err)
+	p, err := start(theirs)
+	settle(err)
 	if err != nil {
 		return endOf(err, 0)
 	}
-	ours := pipes.Ours
 	defer func() {
-		for _, f := range ours {
+		_ = ours.in.Close()
+		for _, f := range ours.told() {
 			_ = f.Close()
 		}
 	}()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var hearing, telling sync.WaitGroup
-	in := newInput(ours[0], st)
+	in := newInput(ours.in, st)
 	defer func() {
 		st.Hush()
 		in.end()
-		_ = ours[0].SetWriteDeadline(time.Now()) // what the command has left behind may not read it
+		_ = ours.in.SetWriteDeadline(time.Now()) // what the command has left behind may not read it
 		hearing.Wait()
 	}()
-	hearing.Go(in.pump)
+	hearing.Go(func() {
+		in.pump()
+		if ours.terminal == nil { // else there may be more to be shown
+			_ = ours.in.Close()
+		}
+	})
 	hearing.Go(func() {
 		defer in.end()
 		for {
 			k, payload, err := st.Receive()
-			switch {
-			case err != nil:
-			case k == relay.Stdin:
-				err = in.add(payload)
-			case k == relay.StdinEnd:
-				in.end()
-			case k == relay.Signal && len(payload) == 1 && passable[syscall.Signal(payload[0])]:
-				_ = p.SignalGroup(syscall.Signal(payload[0])) // it may have ended
+			if err == nil {
+				err = ours.heard(k, payload, in, p)
 			}
 			if err != nil {
 				cancel() // who has asked is gone
@@ -90,9 +152,9 @@ func runCommand(ctx context.Context, st *relay.Stream, start func(files [3]*os.F
 			}
 		}
 	})
-	for i, k := range []relay.Kind{relay.Stdout, relay.Stderr} {
+	for k, f := range ours.told() {
 		telling.Go(func() {
-			if pumpOutput(ours[i+1], st.Writer(k), p.Done()) != nil {
+			if pumpOutput(f, st.Writer(k), p.Done()) != nil {
 				cancel()
 			}
 		})
@@ -102,7 +164,7 @@ func runCommand(ctx context.Context, st *relay.Stream, start func(files [3]*os.F
 	case <-ctx.Done():
 	}
 	err = p.End(execGrace)
-	for _, f := range ours[1:] {
+	for _, f := range ours.told() {
 		_ = f.SetReadDeadline(time.Now().Add(drainTime))
 	}
 	telling.Wait()
@@ -177,9 +239,8 @@ func (in *input) end() {
 	in.more.Signal()
 }
 
-// pump writes what was taken until there is no more, and closes the file then.
+// pump writes what was taken until there is no more.
 func (in *input) pump() {
-	defer func() { _ = in.to.Close() }()
 	for {
 		in.mu.Lock()
 		for len(in.queue) == 0 && !in.ended {
@@ -218,11 +279,18 @@ func (c *Client) Entered(ctx context.Context, w ExecWanted) (r Rank, err error) 
 	return r, c.ask(ctx, http.MethodPost, pathExec, w, &r)
 }
 
-// Exec runs a command in the place of a rank on another node, with standard streams and signals of this process. It
-// returns the exit status of the command.
-func (c *Client) Exec(ctx context.Context, node string, w ExecWanted, stdin io.Reader, stdout, stderr io.Writer,
-	signals <-chan os.Signal,
-) (int, error) {
+// Console is what a command on another node has for its standard streams.
+type Console struct {
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	// Signals are those that this process gets: they are passed on.
+	Signals <-chan os.Signal
+	// Size is how much the terminal shows now, asked for with each SIGWINCH. Nil where the command has none.
+	Size func() (proc.TerminalSize, error)
+}
+
+// Exec runs a command in the place of a rank on another node. It returns the exit status of the command.
+func (c *Client) Exec(ctx context.Context, node string, w ExecWanted, with Console) (int, error) {
 	st, err := c.open(ctx, pathExec, w)
 	if err != nil {
 		return 0, err
@@ -232,22 +300,11 @@ func (c *Client) Exec(ctx context.Context, node string, w ExecWanted, stdin io.R
 	st.Live()
 	done := make(chan struct{})
 	defer close(done)
-	go func() { // ends with done
-		for {
-			select {
-			case got := <-signals:
-				if sig, is := got.(syscall.Signal); is && passable[sig] {
-					_ = st.Send(relay.Signal, []byte{byte(sig)})
-				}
-			case <-done:
-				return
-			}
-		}
-	}()
+	go with.passSignals(st, done)
 	room := newCredit(relay.Window)
 	defer room.end()
-	go sendInput(st, stdin, room) // ends with the program: nothing wakes who reads a terminal
-	end, err := hear(st, stdout, stderr, room.give)
+	go sendInput(st, with.Stdin, room) // ends with the program: nothing wakes who reads a terminal
+	end, err := hear(st, with.Stdout, with.Stderr, room.give)
 	switch {
 	case ctx.Err() != nil:
 		return 0, context.Cause(ctx)
@@ -257,6 +314,26 @@ func (c *Client) Exec(ctx context.Context, node string, w ExecWanted, stdin io.R
 		return 0, end.err()
 	}
 	return end.Exit, nil
+}
+
+// passSignals passes signals on until done is closed.
+func (c *Console) passSignals(st *relay.Stream, done <-chan struct{}) {
+	for {
+		select {
+		case got := <-c.Signals:
+			sig, is := got.(syscall.Signal)
+			switch {
+			case is && passable[sig]:
+				_ = st.Send(relay.Signal, []byte{byte(sig)}) // who receives finds out why
+			case sig == syscall.SIGWINCH && c.Size != nil:
+				if size, err := c.Size(); err == nil {
+					_ = st.Send(relay.Resize, wireOrder.AppendUint16(wireOrder.AppendUint16(nil, size.Rows), size.Cols))
+				}
+			}
+		case <-done:
+			return
+		}
+	}
 }
 
 // credit is how many bytes may be sent.
@@ -315,12 +392,19 @@ func sendInput(st *relay.Stream, stdin io.Reader, room *credit) {
 	}
 }
 
-// EnterEnv is the environment of a command in a rank's place: the rank's, with another attempt where one is given.
-func EnterEnv(env []string, attempt *int) []string {
-	if attempt == nil {
-		return env
+// EnterEnv is the environment of a command in a rank's place: the rank's, with another attempt where one is given, and
+// with the type of the terminal that the command has.
+func EnterEnv(env []string, attempt *int, terminal string) []string {
+	if attempt != nil {
+		env = withVariable(env, "TORCHELASTIC_RESTART_COUNT", strconv.Itoa(*attempt))
 	}
-	const name = "TORCHELASTIC_RESTART_COUNT="
-	return append(slices.DeleteFunc(slices.Clone(env), func(kv string) bool { return strings.HasPrefix(kv, name) }),
-		name+strconv.Itoa(*attempt))
+	if terminal != "" {
+		env = withVariable(env, "TERM", terminal)
+	}
+	return env
+}
+
+func withVariable(env []string, name, value string) []string {
+	others := slices.DeleteFunc(slices.Clone(env), func(kv string) bool { return strings.HasPrefix(kv, name+"=") })
+	return append(others, name+"="+value)
 }

@@ -94,7 +94,8 @@ func look(ctx context.Context, dir string) Found {
 	return f
 }
 
-// Jobs are those of the found that are jobs, and not a part of one whose launcher is among them, too.
+// Jobs are those of the found that are jobs, and not a part of one whose launcher is among them, too. Of several nodes of
+// one job it has the first.
 func Jobs(found []Found) []Found {
 	launched := map[string]bool{}
 	for i := range found {
@@ -102,14 +103,27 @@ func Jobs(found []Found) []Found {
 			launched[found[i].RunID()] = true
 		}
 	}
-	return slices.DeleteFunc(slices.Clone(found), func(f Found) bool { return f.part() && launched[f.RunID()] })
+	var jobs []Found
+	for i := range found {
+		f := &found[i]
+		if f.part() && launched[f.RunID()] || slices.ContainsFunc(jobs, func(other Found) bool { return f.beside(&other) }) {
+			continue
+		}
+		jobs = append(jobs, *f)
+	}
+	return jobs
+}
+
+// beside reports whether both are nodes of one job.
+func (f *Found) beside(other *Found) bool {
+	return f.Answer != nil && other.Answer != nil && f.RunID() == other.RunID() && f.Answer.Muster.Beside(&other.Answer.Muster)
 }
 
 // Parts are those of the found that belong to the same job as one of them, itself first.
 func Parts(found []Found, of Found) []Found {
 	parts := []Found{of}
 	for _, f := range found {
-		if f.Dir != of.Dir && f.Answer != nil && of.Answer != nil && f.RunID() == of.RunID() && f.part() {
+		if f.Dir != of.Dir && f.Answer != nil && of.Answer != nil && f.RunID() == of.RunID() && (f.part() || f.beside(&of)) {
 			parts = append(parts, f)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -220,5 +221,37 @@ func TestOddAnswers(t *testing.T) {
 		if _, err := Dial(dir).Status(t.Context(), World); errhint.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: status %d: %v", name, errhint.CodeOf(err), err)
 		}
+	}
+}
+
+// Two nodes of one job on this machine are one job; two jobs with one run id are two.
+func TestJobsOfSeveralNodes(t *testing.T) {
+	t.Parallel()
+	node := func(id, meets string, pid int, role Role) Found {
+		a := &Answer{Muster: Muster{Role: role, PID: pid, Meets: meets}}
+		a.RunID = id
+		return Found{Dir: "/run/" + id + strconv.Itoa(pid), PID: pid, Answer: a}
+	}
+	found := []Found{
+		node("it", "static 10.0.0.1:29500", 1, Agent), node("it", "static 10.0.0.1:29500", 2, Agent), node("it", "static 10.0.0.2:29500", 3, Agent),
+		node("alone", "", 4, Agent), node("alone", "", 5, Agent), node("other", "static 10.0.0.1:29500", 6, Agent),
+		{Dir: "/run/dead", Err: errDead},
+	}
+	var pids []int
+	for _, f := range Jobs(found) {
+		pids = append(pids, f.PID)
+	}
+	if want := []int{1, 3, 4, 5, 6, 0}; !slices.Equal(pids, want) {
+		t.Errorf("%v, want %v", pids, want)
+	}
+	if parts := Parts(found, found[1]); len(parts) != 2 || parts[0].PID != 2 || parts[1].PID != 1 {
+		t.Errorf("%+v", parts)
+	}
+	two := found[:2]
+	if f, err := Pick(t.Context(), two, "it", "here"); err != nil || f.PID != 1 {
+		t.Errorf("%+v, %v", f, err)
+	}
+	if f, err := Pick(t.Context(), two, "2", "here"); err != nil || f.PID != 2 {
+		t.Errorf("by its process id: %+v, %v", f, err)
 	}
 }

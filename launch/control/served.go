@@ -81,6 +81,13 @@ type Muster struct {
 	Part bool `json:"part,omitempty"`
 	// RunDir is its run directory.
 	RunDir string `json:"runDir"`
+	// Meets is where the node meets the others of its job, as it was told; empty for one that is alone.
+	Meets string `json:"meets,omitempty"`
+}
+
+// Beside reports whether both are nodes of one job that nobody has launched as a whole, whose run id they share.
+func (m *Muster) Beside(other *Muster) bool {
+	return m.Meets != "" && m.Meets == other.Meets && m.Role == Agent && other.Role == Agent && !m.Part && !other.Part
 }
 
 // Answer is what is told of a job: the status, as a status file has it, and who tells it.

@@ -10,11 +10,13 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"muster/internal/errhint"
+	"muster/internal/printable"
 	"muster/internal/proc"
 	"muster/launch/control/relay"
 	"muster/launch/job"
@@ -57,6 +59,25 @@ type ExecWanted struct {
 	Attempt *int `json:"attempt,omitempty"`
 	// Here says that who asks becomes the command: it asks for what it needs for that, and there is no stream.
 	Here bool `json:"here,omitempty"`
+	// Terminal is that of who asks: the command has one, too. Nil: it has pipes.
+	Terminal *Terminal `json:"terminal,omitempty"`
+}
+
+// Terminal is the terminal of who asks for a command.
+type Terminal struct {
+	// Type is what TERM calls it, empty where it has no name.
+	Type string `json:"type,omitempty"`
+	proc.TerminalSize
+	// ErrorsApart says that standard error is another file: of the command it is a pipe, too.
+	ErrorsApart bool `json:"errorsApart,omitempty"`
+}
+
+// mostType is how many bytes the name of a terminal has at the most.
+const mostType = 64
+
+// Named reports whether its type can be a terminal's name.
+func (t *Terminal) Named() bool {
+	return t.Type == printable.Line(t.Type, mostType) && !strings.Contains(t.Type, " ")
 }
 
 // Executor is a Served that can run commands in the places of its workers.
@@ -195,6 +216,9 @@ func (s *Server) begin(ctx context.Context, w http.ResponseWriter, r *http.Reque
 		if err = strict(body, &exec); err == nil && len(exec.Command) == 0 {
 			err = wrong(http.StatusBadRequest, "there is no command")
 		}
+		if err == nil && exec.Terminal != nil && !exec.Terminal.Named() {
+			err = wrong(http.StatusBadRequest, "%.70q is no name of a terminal", exec.Terminal.Type)
+		}
 		ranks = append(ranks, exec.Rank)
 	}
 	if err != nil {
@@ -232,7 +256,7 @@ func (s *Server) begin(ctx context.Context, w http.ResponseWriter, r *http.Reque
 		return nil, nil, err
 	}
 	return nil, &work{close: func() {}, run: func(ctx context.Context, st *relay.Stream) streamEnd {
-		return runCommand(ctx, st, func(files [3]*os.File) (Command, error) { return executor.Exec(ctx, by, exec, files) })
+		return runCommand(ctx, st, exec.Terminal, func(files [3]*os.File) (Command, error) { return executor.Exec(ctx, by, exec, files) })
 	}}, nil
 }
 

@@ -86,8 +86,8 @@ func TestLogsOfAnotherNode(t *testing.T) {
 		!strings.Contains(err.Error(), "cannot ask node node-1 for rank 4: there is no rank 4") {
 		t.Errorf("%v (%d, %s)", err, errhint.CodeOf(err), errhint.Of(err))
 	}
-	if _, err := c.Exec(t.Context(), "node-1", ExecWanted{Rank: 3, Command: []string{"x"}}, strings.NewReader(""), io.Discard, io.Discard,
-		nil); errhint.CodeOf(err) != errhint.NotFound || err.Error() != "cannot execute it" {
+	with := Console{Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: io.Discard}
+	if _, err := c.Exec(t.Context(), "node-1", ExecWanted{Rank: 3, Command: []string{"x"}}, with); errhint.CodeOf(err) != errhint.NotFound || err.Error() != "cannot execute it" {
 		t.Errorf("%v", err)
 	}
 
@@ -207,7 +207,11 @@ func TestStreamsRefused(t *testing.T) {
 		"no rank":    {pathLogs, LogsWanted{}, "there are to be 1 to 4096 ranks"},
 		"no command": {pathExec, ExecWanted{Rank: 3}, "there is no command"},
 		"no such":    {pathExec, map[string]any{"rank": 3, "sudo": true}, "unknown field"},
-		"long":       {pathExec, ExecWanted{Rank: 3, Command: []string{strings.Repeat("x", mostAsked)}}, "too long"},
+		"terminal": {
+			pathExec, ExecWanted{Rank: 3, Command: []string{"x"}, Terminal: &Terminal{Type: "x\x1b[0m"}},
+			"is no name of a terminal",
+		},
+		"long": {pathExec, ExecWanted{Rank: 3, Command: []string{strings.Repeat("x", mostAsked)}}, "too long"},
 	} {
 		if _, err := Dial(far).open(t.Context(), c.path, c.body); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)

@@ -237,7 +237,8 @@ func gone(err error) error {
 // part reports whether a launcher had started the muster.
 func (r *Run) part() bool { return r.Muster.Part }
 
-// Jobs are those of the runs, which are sorted as Runs does, that are not a part of another.
+// Jobs are those of the runs, which are sorted as Runs does, that are not a part of another. Of several nodes of one job
+// it has the one that has ended last.
 func Jobs(runs []Run) []Run {
 	launched := map[string]bool{}
 	for i := range runs {
@@ -245,7 +246,20 @@ func Jobs(runs []Run) []Run {
 			launched[runs[i].Status.RunID] = true
 		}
 	}
-	return slices.DeleteFunc(slices.Clone(runs), func(r Run) bool { return r.part() && launched[r.Status.RunID] })
+	var jobs []Run
+	for i := range runs {
+		r := &runs[i]
+		if r.part() && launched[r.Status.RunID] || slices.ContainsFunc(jobs, func(other Run) bool { return r.beside(&other) }) {
+			continue
+		}
+		jobs = append(jobs, *r)
+	}
+	return jobs
+}
+
+// beside reports whether both were nodes of one job, which was there at one time.
+func (r *Run) beside(other *Run) bool {
+	return r.Status.RunID == other.Status.RunID && r.Muster.Beside(&other.Muster) && !r.Began.After(*other.Ended) && !other.Began.After(*r.Ended)
 }
 
 // Ended finds what is kept in directories of the job that a name means and that has ended, of the last one without a
@@ -282,8 +296,8 @@ func pick(runs []Run, name string) ([]Run, error) {
 	}
 	picked := jobs[at : at+1 : at+1]
 	for _, r := range runs { // others with this id may be of an earlier job
-		if r.part() && r.Dir != picked[0].Dir && r.Status.RunID == picked[0].Status.RunID &&
-			!r.Began.Before(picked[0].Began) && !r.Began.After(*picked[0].Ended) {
+		part := r.part() && r.Status.RunID == picked[0].Status.RunID && !r.Began.Before(picked[0].Began) && !r.Began.After(*picked[0].Ended)
+		if r.Dir != picked[0].Dir && (part || r.beside(&picked[0])) {
 			picked = append(picked, r)
 		}
 	}

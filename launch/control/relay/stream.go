@@ -31,6 +31,7 @@ const (
 	Stdin    Kind = 16
 	StdinEnd Kind = 17
 	Signal   Kind = 18 // one byte: the number of a signal for the command
+	Resize   Kind = 19 // four bytes: how many rows and columns its terminal has now
 
 	// Both ways.
 	Beat Kind = 32 // nothing: whoever sends it lives

@@ -110,6 +110,8 @@ func execText(e *control.Event) string {
 			text += " was killed by " + e.Signal
 		case e.ExitCode != nil:
 			text += fmt.Sprintf(" ended with status %d", *e.ExitCode)
+		default:
+			text += " ended, its status is not known,"
 		}
 		text += fmt.Sprintf(" after %.3g s", e.Seconds)
 	}

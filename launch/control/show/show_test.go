@@ -46,6 +46,9 @@ func TestEvent(t *testing.T) {
 		"in the place of rank 2 process 5 ended with status 0 after 1.5 s: ls": {
 			Type: control.ExecEnded, Rank: new(2), PID: 5, By: by, ExitCode: new(0), Seconds: 1.5, Message: "ls",
 		},
+		"in the place of rank 2 process 5 ended, its status is not known, after 1.5 s: ls": {
+			Type: control.ExecEnded, Rank: new(2), PID: 5, By: by, Seconds: 1.5, Message: "ls",
+		},
 		"exec ended, after 2 s: ls":               {Type: control.ExecEnded, Seconds: 2, Message: "ls"},
 		"stop was asked for by user 7, process 8": {Type: control.StopRequested, By: by},
 		"the loss of a node was asked for":        {Type: control.KillRequested},
