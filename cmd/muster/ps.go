@@ -22,8 +22,8 @@ func newPsCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ps [-a] [-o json]",
 		Short: "List the jobs of this user that run on this machine",
-		Long: `List the jobs of this user whose muster runs on this machine. A job whose launcher runs here
-is listed once, whatever it has started. A muster that does not answer within 5 s is listed
+		Long: `List the jobs of this user whose muster runs on this machine. A job whose launcher runs here,
+or several of its nodes, is listed once. A muster that does not answer within 5 s is listed
 as such, and so is the run directory of one that was killed.
 
 With -a jobs that have ended follow, the newest first, with their exit status or as died;

@@ -24,7 +24,7 @@ func TestWatch(t *testing.T) {
 		want   proc.Exit
 	}{
 		"status": {"read line; exit 7", nil, proc.Exit{Code: 7}},
-		"zero":   {"read line", nil, proc.Exit{}},
+		"zero":   {"read line; exit 0", nil, proc.Exit{}},
 		"killed": {"sleep 86400", unix.SIGKILL, proc.Exit{Code: -1, Signal: unix.SIGKILL}},
 		"exec":   {"read line; exec sh -c 'exit 9'", nil, proc.Exit{Code: 9}},
 	} {

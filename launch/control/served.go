@@ -85,9 +85,9 @@ type Muster struct {
 	Meets string `json:"meets,omitempty"`
 }
 
-// Beside reports whether both are nodes of one job that nobody has launched as a whole, whose run id they share.
+// Beside reports whether both are nodes of one job, if they have one run id.
 func (m *Muster) Beside(other *Muster) bool {
-	return m.Meets != "" && m.Meets == other.Meets && m.Role == Agent && other.Role == Agent && !m.Part && !other.Part
+	return m.Meets != "" && m.Meets == other.Meets && m.Role == Agent && other.Role == Agent && m.Part == other.Part
 }
 
 // Answer is what is told of a job: the status, as a status file has it, and who tells it.

@@ -208,8 +208,8 @@ func TestStreamsRefused(t *testing.T) {
 		"no command": {pathExec, ExecWanted{Rank: 3}, "there is no command"},
 		"no such":    {pathExec, map[string]any{"rank": 3, "sudo": true}, "unknown field"},
 		"terminal": {
-			pathExec, ExecWanted{Rank: 3, Command: []string{"x"}, Terminal: &Terminal{Type: "x\x1b[0m"}},
-			"is no name of a terminal",
+			path: pathExec, body: ExecWanted{Rank: 3, Command: []string{"x"}, Terminal: &Terminal{Type: "x\x1b[0m"}},
+			want: "is no name of a terminal",
 		},
 		"long": {pathExec, ExecWanted{Rank: 3, Command: []string{strings.Repeat("x", mostAsked)}}, "too long"},
 	} {
