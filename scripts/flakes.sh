@@ -23,7 +23,7 @@ mkdir -p $out
 for dir in $packages; do
 	package=./${dir#"$root"/} race=
 	for r in ${RACE:-}; do [ "$r" != "$package" ] || race=-race; done
-	go test -c -vet=off $race -o "$out/$(tr / _ <<<"${package#./}").test" "$package"
+	go test -c -vet=off -ldflags=-w $race -o "$out/$(tr / _ <<<"${package#./}").test" "$package"
 done
 
 busy=()

@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"muster/cmd/dialect"
+	"muster/internal/testutil"
 	"muster/launch/job"
 )
 
@@ -210,6 +211,7 @@ var mute = []string{"standalone", "config", "platform", "json", "dry-run", "log-
 // Every setting of every dialect is given, in a job that has no use for it as well as in one that has: it changes the
 // job, or is refused by name, or there is a warning that names it.
 func TestNoSettingIsSilent(t *testing.T) {
+	testutil.Long(t)
 	rows := dialect.SettingRows()
 	for name, line := range bare {
 		plain, err := ask("", nil, strings.Fields(line)...)

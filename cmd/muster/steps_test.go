@@ -175,7 +175,7 @@ func TestTimeAddsUp(t *testing.T) {
 	// 200 steps of 50 ms; steps 36 to 38, 81 to 84 and 136 to 139 are done twice, but for the first of each, which ends
 	// an import; four imports of 0.5 s and a step.
 	s := a.Seconds
-	slack := (got.elapsed.Seconds() - 15) / 2 // of a busy machine
+	slack := max(0, got.elapsed.Seconds()-12) // of a busy machine: all that the program does not ask for may go to one cause
 	for cause, least := range map[string]float64{"good": 9.3, "repeated": 0.35, "import": 2.2} {
 		if s[cause] < least || s[cause] > 3*least+slack {
 			t.Errorf("%s: %v s, at least %v s were to be", cause, s[cause], least)
