@@ -52,8 +52,8 @@ func startup(ctx context.Context, b *bench) ([]row, error) {
 		return nil, err
 	}
 	note := fmt.Sprintf("torchrun's first run, the coldest: %.0f ms", peers[0])
-	r := compare("command start to worker's first instruction", "ms", median(ours), median(peers), "≤ 20 ms and ≤ 1/50",
-		func(ours, ratio float64) bool { return ours <= 20 && ratio <= 1.0/50 })
+	r := compare("command start to worker's first instruction", "ms", median(ours), median(peers), "≤ 10 ms and ≤ 1/50",
+		func(ours, ratio float64) bool { return ours <= 10 && ratio <= 1.0/50 })
 	r.Note = note
 	return []row{r}, nil
 }
@@ -77,8 +77,8 @@ func memory(ctx context.Context, b *bench) ([]row, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []row{compare("memory of the launcher, 8 workers", "MB", median(ours), median(peers), "≤ 30 MB",
-		func(ours, _ float64) bool { return ours <= 30 })}, nil
+	return []row{compare("memory of the launcher, 8 workers", "MB", median(ours), median(peers), "≤ 25 MB",
+		func(ours, _ float64) bool { return ours <= 25 })}, nil
 }
 
 // ownMemory returns the proportional set sizes of the job's processes less the workers, in MB.
