@@ -273,3 +273,29 @@ func TestSoakHangs(t *testing.T) {
 		})
 	}
 }
+
+// TestSoakHangRestarts hangs a job in each way in its first life: it is explained, starts again and goes on to its end.
+// Ranks that compute and hang all the same are found by the steps that they tell.
+func TestSoakHangRestarts(t *testing.T) {
+	if os.Getenv("MUSTER_SOAK") == "" {
+		t.Skip("MUSTER_SOAK=1 hangs and restarts a job in each way (make soak)")
+	}
+	python := testutil.Torch(t)
+	for _, w := range hangWays() {
+		t.Run(w.way, func(t *testing.T) {
+			t.Parallel()
+			ready := filepath.Join(t.TempDir(), "ready")
+			if w.prepare != nil {
+				w.prepare(t, ready)
+			}
+			j := start(t, nil, "run", "-n", "3", "--run-id", "again-"+w.way, "--grace", "1s", "--ckpt", "on", "--hang-timeout", "8s",
+				"--on-hang", "dump,restart", "--max-restarts", "1", "--", python, "testdata/hang.py", w.way, ready)
+			meets(t, ready, 0)
+			if err := os.WriteFile(ready+".again", nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			got := j.wait()
+			got.expect(t, 0, `"message":"the workers hang"`, `"kind":"`+string(w.kind)+`"`)
+		})
+	}
+}

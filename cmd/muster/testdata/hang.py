@@ -16,6 +16,11 @@ import time
 import torch
 import torch.distributed as dist
 
+try:
+    from muster import progress
+except ImportError:  # the job has not asked for it
+    progress = None
+
 WAYS, READY = sys.argv[1].split(","), sys.argv[2]
 ODD = int(sys.argv[3]) if len(sys.argv) > 3 else 1  # the rank that does something else
 rank = int(os.environ["RANK"])
@@ -223,6 +228,8 @@ for number, way in enumerate(WAYS):
         held = open(READY + ".lock", "a")
         fcntl.flock(held, fcntl.LOCK_EX)
     dist.barrier()
+    if progress:
+        progress.step(number + 1)
     if way == "healthy":
         for step in range(60):
             tensor += 1

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// TestSoakHealthyJobs looks for hangs of jobs that do something long in the midst of their steps, as a training may, and
+// beside 8 other programs that compute: none hangs.
+func TestSoakHealthyJobs(t *testing.T) {
+	if os.Getenv("MUSTER_SOAK") == "" {
+		t.Skip("MUSTER_SOAK=1 runs 56 healthy jobs (make soak)")
+	}
+	const runs = 4
+	for _, way := range []string{"steps alone", "evaluation", "compilation", "long first step", "checkpoint stall", "slow disk", "load 8"} {
+		for timeout, tells := range map[string]string{"auto": "tells", "5s": "tells not"} {
+			for run := range runs {
+				t.Run(fmt.Sprintf("%s/%s/%d", way, timeout, run), func(t *testing.T) {
+					if way != "load 8" {
+						t.Parallel()
+					} else { // one after the other, so that there are 8
+						for range 8 {
+							hog := exec.CommandContext(t.Context(), "nice", "-n", "5", "sh", "-c", "while :; do :; done")
+							if err := hog.Start(); err != nil {
+								t.Fatal(err)
+							}
+							defer hog.Wait()
+							defer hog.Process.Kill()
+						}
+					}
+					got := muster(t, nil, "run", "-n", "2", "--ckpt", "on", "--hang-timeout", timeout, "--on-hang", "fail", "--", "python3",
+						"testdata/healthy.py", way, tells)
+					if got.expect(t, 0); strings.Contains(got.stderr, "the workers hang") {
+						t.Errorf("a false alarm:\n%s", got.stderr)
+					}
+				})
+			}
+		}
+	}
+}
