@@ -114,6 +114,9 @@ type burial struct {
 	spared  []ident        // whose sessions are left alone
 	checked map[ident]bool // environment read: no marker
 	asked   map[ident]bool
+	// unsure says that the last find met a process that may be about to begin a program of the job, or has just done so in
+	// another one and ended.
+	unsure bool
 }
 
 func newBurial(st guardianState) *burial {
@@ -127,6 +130,7 @@ func newBurial(st guardianState) *burial {
 // killAll asks everything once, kills after buryPolite, and returns true when nothing is left.
 func (b *burial) killAll() bool {
 	start := time.Now()
+	var quiet time.Time // when the last one was gone
 	for empty := 0; ; {
 		snap, err := readSnapshot()
 		if err != nil {
@@ -134,13 +138,22 @@ func (b *burial) killAll() bool {
 		}
 		found := b.find(snap)
 		if len(found) == 0 {
+			if quiet.IsZero() {
+				quiet = time.Now()
+			}
+			// What a handler of SIGTERM starts may be forked from one process to the next while each is looked for.
+			if (b.unsure || snap.vanished) && time.Since(quiet) < buryPolite {
+				empty = 0
+				time.Sleep(buryPause)
+				continue
+			}
 			// Twice, since a snapshot can miss what is forked while it is taken.
 			if empty++; empty == 2 {
 				return true
 			}
 			continue
 		}
-		empty = 0
+		empty, quiet = 0, time.Time{}
 		late := time.Since(start)
 		if late > buryLimit {
 			return false
@@ -209,6 +222,7 @@ func (b *burial) find(s snapshot) []*procInfo {
 		}
 	}
 	cgroupMembers(b.st.Cgroup, s.cgroup)
+	b.unsure = false
 	for _, p := range s.procs {
 		if sessions[p.sid] || sessions[p.pgrp] || s.cgroup[p.PID] || b.marked(p) {
 			b.ours[p.ident] = true
@@ -252,12 +266,20 @@ func (b *burial) marked(p *procInfo) bool {
 	if b.ours[p.ident] || b.checked[p.ident] {
 		return false
 	}
-	if hasEnv(p.PID, b.st.Marker) {
+	has, unsure := hasEnv(p.PID, b.st.Marker)
+	switch {
+	case has:
 		return true
+	case !unsure || p.dead() || p.PID == kthreadd || p.ppid == kthreadd:
+		b.checked[p.ident] = true
+	case p.Start >= b.st.Agent.Start: // it is looked at again
+		b.unsure = true
 	}
-	b.checked[p.ident] = true
 	return false
 }
+
+// kthreadd is the parent of the kernel's threads, which have no environment.
+const kthreadd = 2
 
 // removeCgroupSoon removes the cgroup, which is busy until the last zombie in it was reaped by its new parent.
 func removeCgroupSoon(path string) {

@@ -78,7 +78,11 @@ func (t *Tree) adoptLocked(m *member, s snapshot) bool {
 		return true
 	}
 	// Only PID 1 is given orphans that never were below it, for example what `kubectl exec` left behind.
-	return !t.init || s.cgroup[m.PID] || hasEnv(m.PID, t.cfg.Marker)
+	if !t.init || s.cgroup[m.PID] {
+		return true
+	}
+	has, _ := hasEnv(m.PID, t.cfg.Marker)
+	return has
 }
 
 // spareLocked notes that p and all below it are not ours: they come to us as orphans when p ends.

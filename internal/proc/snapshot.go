@@ -36,6 +36,8 @@ type snapshot struct {
 	procs  map[int]*procInfo
 	kids   map[int][]*procInfo
 	cgroup map[int]bool // pids in the job's cgroup, where the caller filled it in
+	// vanished says that a process was listed, and gone before it was read: what it has forked may be missing.
+	vanished bool
 }
 
 // readSnapshot reads the whole process table. One pass over all of /proc is preferred to the children files below
@@ -61,8 +63,9 @@ func readSnapshot() (snapshot, error) {
 		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM) {
 			return s, fmt.Errorf("cannot list processes: %w", err) // "nothing there" must not mean "nothing to be seen"
 		}
-		if err != nil {
-			continue // it ended while we were reading, or is hidden from us
+		if err != nil { // it ended while we were reading, or is hidden from us
+			s.vanished = s.vanished || isGone(err)
+			continue
 		}
 		s.procs[pid] = p
 		s.kids[p.ppid] = append(s.kids[p.ppid], p)
@@ -172,27 +175,35 @@ func (id ident) signal(sig syscall.Signal, group bool) error {
 	return err
 }
 
+// isGone reports whether a file of /proc could not be read because its process has ended.
+func isGone(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) }
+
 // hasEnv reports whether the environment that the process was started with holds the entry marker ("NAME=VALUE").
-// It is false for processes of other users, whose environment cannot be read or is not ours to judge by.
-func hasEnv(pid int, marker string) bool {
+// It is false for processes of other users, whose environment cannot be read or is not ours to judge by. unsure says that
+// the process has ended, or that there is nothing in its environment: so the kernel has it also while a program is being
+// started, which on a busy machine takes long.
+func hasEnv(pid int, marker string) (has, unsure bool) {
 	if marker == "" {
-		return false
+		return false, false
 	}
 	var st unix.Stat_t
 	name := "/proc/" + strconv.Itoa(pid)
-	if unix.Stat(name, &st) != nil || int(st.Uid) != os.Geteuid() {
-		return false
+	if err := unix.Stat(name, &st); err != nil {
+		return false, isGone(err)
+	}
+	if int(st.Uid) != os.Geteuid() {
+		return false, false
 	}
 	env, err := os.ReadFile(name + "/environ")
 	if err != nil {
-		return false
+		return false, isGone(err)
 	}
 	for entry := range bytes.SplitSeq(env, []byte{0}) {
 		if string(entry) == marker {
-			return true
+			return true, false
 		}
 	}
-	return false
+	return false, len(env) == 0
 }
 
 // wchan returns the kernel function that the process waits in, or "" where the kernel does not say.
