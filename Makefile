@@ -104,6 +104,8 @@ LINK = -ldflags=-w
 # The race detector is on where goroutines are the subject: a package that gets some belongs here. It costs two to ten times the processor
 # time, and each test binary more to link; `make soak` has it everywhere. rendezvous/membership runs with it and without, as its simulations
 # have fewer worlds with it.
+# Without it run, for their cost, rendezvous/c10d and mixed (simulations of many agents), launch/checks, launch/evidence/gather, bench,
+# internal/testutil, cmd/console and cmd/muster: their goroutines hand on what a few channels bring. make soak is to run each night for them.
 RACE = $(addprefix ./,checkpointd $(addprefix horovod/,elastic kv notify) $(addprefix internal/,admission logtext peertls preempt proc) \
 	launch $(addprefix launch/,control control/history control/ranks control/relay control/web devices hosts node output progress trace warm) \
 	netcheck netcheck/netprobe $(addprefix rendezvous/,etcdstore membership memstore tcpstore) sshexec)
