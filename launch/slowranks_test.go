@@ -2,6 +2,7 @@ package launch
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -101,5 +102,34 @@ func TestTellSlow(t *testing.T) {
 		"0.30 s, 1.5 times the median of all ranks (0.20 s): why"
 	if got := strings.Join(told, "|"); got != want {
 		t.Errorf("told is %q, want %q", got, want)
+	}
+}
+
+// A rank with half as much work again is named on a machine with more ranks than cores, too, where all of them wait for
+// cores. What else runs on a busy machine may hold up others: it is a part of make soak.
+func TestSlowRankOfCrowd(t *testing.T) {
+	if os.Getenv("MUSTER_SOAK") != "1" {
+		t.Skip("a part of make soak")
+	}
+	packages := filepath.Join(t.TempDir(), "python")
+	if err := python.InstallCheckpoint(packages); err != nil {
+		t.Fatal(err)
+	}
+	const crowd = "import os\nos.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])\n"
+	training := crowd + strings.Replace(slowTraining, "work = 0.060 if rank == 2 else 0.001", "work = 0.030 if rank == 2 else 0.020", 1)
+	c := startAgents(t, 1, `exec python3 -c "$TRAINING"`, func(_ int, n *testNode) {
+		n.Procs, n.Grace, n.SlowEvery = 6, time.Second, time.Second
+		n.Environ = []string{"PYTHONPATH=" + packages, "TRAINING=" + training}
+	})
+	log := &c.nodes[0].log
+	testutil.Eventually(t, 2*time.Minute, "the slow rank is named", func() bool {
+		return strings.Contains(log.String(), `"message":"a rank holds up the training"`)
+	})
+	writeFile(t, filepath.Join(c.dir, "go"), "")
+	c.ends(7)
+	for line := range strings.Lines(log.String()) {
+		if strings.Contains(line, "a rank holds up the training") && !strings.Contains(line, `"rank":2,`) {
+			t.Errorf("a healthy rank is named: %s", line)
+		}
 	}
 }

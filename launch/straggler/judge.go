@@ -15,6 +15,9 @@ const (
 	// spreads is how many times as far from the median as the others a slow rank is, by the median deviation.
 	spreads   = 3
 	deviation = 1.4826 // of a normal distribution, by its median deviation
+	// crowd is which share of its own time the median rank waits for a core from which on it is compared without that,
+	// too: where all wait for cores, what they compute differs by more than what they take.
+	crowd = 0.1
 )
 
 // Cause is why a rank is slow, in a word.
@@ -50,7 +53,9 @@ type Finding struct {
 	Median float64 `json:"median"`
 	Step   float64 `json:"step"`
 	Whole  bool    `json:"whole,omitempty"`
-	Cause  Cause   `json:"cause"`
+	// Crowded says that Own and Median are without the time in which the ranks wait for cores.
+	Crowded bool  `json:"crowded,omitempty"`
+	Cause   Cause `json:"cause"`
 	// Detail is the cause in words.
 	Detail string `json:"detail"`
 }
@@ -60,6 +65,11 @@ func (f *Finding) Sentence() string {
 	if f.Whole {
 		return fmt.Sprintf("rank %d on node %s is slow: its steps take %s, %.1f times the median of all ranks (%s): %s",
 			f.Rank, f.Node, seconds(f.Own), f.Ratio, seconds(f.Median), f.Detail)
+	}
+	if f.Crowded {
+		return fmt.Sprintf("rank %d on node %s holds up the others: it is busy for %s in a step of %s, %.1f times the median of all "+
+			"ranks (%s), without what all wait for cores: %s",
+			f.Rank, f.Node, seconds(f.Own), seconds(f.Step), f.Ratio, seconds(f.Median), f.Detail)
 	}
 	return fmt.Sprintf("rank %d on node %s holds up the others: its own part of a step of %s takes %s, "+
 		"%.1f times the median of all ranks (%s): %s",
@@ -134,6 +144,7 @@ func (j *Judge) Compare(all []Figures, world int) (v Verdict) {
 				v.Slow = append(v.Slow, f.finding(f.Own, own, false))
 			}
 		}
+		v.crowded(together, was)
 	}
 	slices.SortFunc(v.Slow, func(a, b Finding) int { return a.Rank - b.Rank })
 	for i := range v.Slow {
@@ -146,6 +157,27 @@ func (j *Judge) Compare(all []Figures, world int) (v Verdict) {
 	}
 	v.Leaves = leaving(v.Slow, all)
 	return v
+}
+
+// crowded compares what ranks do without the time in which they wait for cores, where the median rank waits for them, and
+// adds those that are slow by that alone.
+func (v *Verdict) crowded(together []Figures, was map[int]bool) {
+	waits, _ := middle(together, func(f *Figures) float64 { return f.Queued / f.Own })
+	if waits < crowd || slices.ContainsFunc(together, func(f Figures) bool { return f.Busy == 0 }) {
+		return
+	}
+	busy, spread := middle(together, func(f *Figures) float64 { return f.Busy })
+	for i := range together {
+		f := &together[i]
+		ratio := f.Busy / busy
+		v.Ratios[f.Rank] = max(v.Ratios[f.Rank], ratio)
+		if ratio > limitOf(was[f.Rank]) && f.Busy > busy+spreads*spread && f.Own >= ownShare*f.Step &&
+			!slices.ContainsFunc(v.Slow, func(o Finding) bool { return o.Rank == f.Rank }) {
+			slow := f.finding(f.Busy, busy, false)
+			slow.Crowded = true
+			v.Slow = append(v.Slow, slow)
+		}
+	}
 }
 
 // leaving is the slowest rank of those whose node is slow, and not the rank alone.
@@ -229,7 +261,7 @@ func cause(s *Finding, all []Figures) (Cause, string) {
 	if v, is := part(func(f *Figures) float64 { return f.Disk }); is {
 		return Disk, "it waits for a disk for " + seconds(v) + " of it"
 	}
-	if v, is := part(func(f *Figures) float64 { return f.Queued }); is {
+	if v, is := part(func(f *Figures) float64 { return f.Queued }); is && !s.Crowded {
 		return Crowded, "it waits for a core, which other processes use, for " + seconds(v) + " of it"
 	}
 	if v, is := part(func(f *Figures) float64 { return f.Loading }); is {

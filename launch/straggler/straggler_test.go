@@ -152,6 +152,8 @@ func TestHealthy(t *testing.T) {
 		"slow for ten steps":           {ranks: 8, noise: 0.1, factor: during(200, 210, 5)},
 		"the first steps":              {ranks: 8, noise: 0.1, factor: during(0, 10, 10)},
 		"a little slower":              {ranks: 8, noise: 0.1, factor: only(5, 1.15)},
+		"crowded by all":               {ranks: 8, noise: 0.2, crowd: 0.8},
+		"crowded, and a little slower": {ranks: 8, noise: 0.1, crowd: 0.5, factor: only(5, 1.07)},
 		"other work, as in a pipeline": {ranks: 8, noise: 0.1, factor: func(r, _ int) float64 { return 1 + 0.15*float64(r) }},
 		"who has work differs": {ranks: 8, noise: 0.1, factor: func(r, step int) float64 {
 			return 1 +
@@ -182,15 +184,16 @@ func TestSlow(t *testing.T) {
 		training
 		found string
 	}{
-		"work":          {training{ranks: 8, noise: 0.1, factor: only(3, 1.5)}, "3 work"},
-		"two ranks":     {training{ranks: 2, noise: 0.1, factor: only(1, 1.5)}, "1 work"},
-		"evaluation":    {training{ranks: 4, noise: 0.1, factor: only(2, 1.5), evaluates: 1000, evaluation: 10}, "2 work"},
-		"sections":      {training{ranks: 8, noise: 0.1, factor: only(3, 1.5), sections: true, spins: true}, "3 work"},
-		"no waiting":    {training{ranks: 8, noise: 0.1, factor: only(3, 1.5), free: true}, "3 work"},
-		"queue":         {training{ranks: 8, noise: 0.1, factor: only(3, 1.5), queued: 0.9}, "3 crowded"},
-		"crowded, work": {training{ranks: 8, noise: 0.1, factor: only(3, 1.5), queued: 0.8, crowd: 0.8}, "3 work"},
-		"disk":          {training{ranks: 8, noise: 0.1, factor: only(3, 1.5), disk: 0.9}, "3 disk"},
-		"data":          {training{ranks: 8, noise: 0.1, factor: only(3, 1.6), loading: 1}, "3 data"},
+		"work":           {training{ranks: 8, noise: 0.1, factor: only(3, 1.5)}, "3 work"},
+		"two ranks":      {training{ranks: 2, noise: 0.1, factor: only(1, 1.5)}, "1 work"},
+		"evaluation":     {training{ranks: 4, noise: 0.1, factor: only(2, 1.5), evaluates: 1000, evaluation: 10}, "2 work"},
+		"sections":       {training{ranks: 8, noise: 0.1, factor: only(3, 1.5), sections: true, spins: true}, "3 work"},
+		"no waiting":     {training{ranks: 8, noise: 0.1, factor: only(3, 1.5), free: true}, "3 work"},
+		"queue":          {training{ranks: 8, noise: 0.1, factor: only(3, 1.5), queued: 0.9}, "3 crowded"},
+		"crowded, work":  {training{ranks: 8, noise: 0.1, factor: only(3, 1.5), queued: 0.8, crowd: 0.8}, "3 work"},
+		"crowded by all": {training{ranks: 8, noise: 0.1, factor: only(3, 1.25), crowd: 0.5}, "3 work"},
+		"disk":           {training{ranks: 8, noise: 0.1, factor: only(3, 1.5), disk: 0.9}, "3 disk"},
+		"data":           {training{ranks: 8, noise: 0.1, factor: only(3, 1.6), loading: 1}, "3 data"},
 		"throttled": {training{
 			ranks: 8, noise: 0.1, factor: only(3, 1.5), queued: 0.9,
 			node: func(n *Node, passed time.Duration) { n.Throttled = passed / 3 },

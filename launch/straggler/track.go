@@ -58,6 +58,8 @@ type Figures struct {
 	Queued  float64 `json:"queued,omitempty"`
 	Disk    float64 `json:"disk,omitempty"`
 	Loading float64 `json:"loading,omitempty"`
+	// Busy is Own without what the rank waits for a core, 0 where that is not known.
+	Busy float64 `json:"busy,omitempty"`
 	// Throttled, Hot and Stolen are shares of the time, Swapped are pages in a second, of the node.
 	Throttled float64 `json:"throttled,omitempty"`
 	Hot       float64 `json:"hot,omitempty"`
@@ -67,8 +69,8 @@ type Figures struct {
 
 // part is what a rank did in some steps.
 type part struct {
-	step, own, queued, disk, loading float64 // of a step
-	known                            bool    // own is
+	step, own, busy, queued, disk, loading float64 // of a step
+	known                                  bool    // own and busy are
 }
 
 // Track is what one rank has done lately. The zero value has seen nothing.
@@ -110,6 +112,7 @@ func between(a, b *Sample, steps float64) part {
 	case whole >= (1-outsideShare)*passed:
 		p.own, p.known = min(busy+loading, whole)/steps, true
 	}
+	p.busy = max(p.own-p.queued, 0)
 	return p
 }
 
@@ -124,6 +127,7 @@ func (t *Track) Figures() (f Figures, known bool) {
 	f.Loading = second(t.parts, func(p *part) float64 { return p.loading })
 	if !slices.ContainsFunc(t.parts, func(p part) bool { return !p.known }) {
 		f.Own = second(t.parts, func(p *part) float64 { return p.own })
+		f.Busy = second(t.parts, func(p *part) float64 { return p.busy })
 	}
 	begin := t.nodes[0]
 	if passed := t.last.At.Sub(begin.At).Seconds(); passed > 0 {
