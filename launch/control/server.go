@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"muster/internal/errhint"
+	"muster/launch/report"
 )
 
 // socketName is the socket's name in the run directory.
@@ -331,6 +332,9 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) (any, error) {
 			return nil, err
 		}
 		status, err := s.cfg.Served.Status(r.Context(), scope)
+		if scope == Node && s.cfg.Muster.Role != Agent { // who looks for jobs needs no 4,096 ranks of each launcher
+			status.Ranks, status.Tasks = nil, []report.Task{}
+		}
 		return Answer{status, s.cfg.Muster}, err
 	case path == pathEvents:
 		return s.events(r)

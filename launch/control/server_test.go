@@ -101,6 +101,31 @@ func serve(t *testing.T, cfg Config) string {
 	return cfg.Dir
 }
 
+// manyRanks is a job whose ranks are everywhere.
+type manyRanks struct{ fakeJob }
+
+func (j *manyRanks) Status(ctx context.Context, scope Scope) (report.Status, error) {
+	d, err := j.fakeJob.Status(ctx, scope)
+	d.Ranks, d.Tasks = make([]report.Rank, 3), []report.Task{{Node: "far"}}
+	return d, err
+}
+
+// A launcher runs no ranks itself: who looks for jobs is not told of those of all nodes. An agent tells of its own.
+func TestNodeScope(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		role  Role
+		scope Scope
+		ranks int
+	}{{Launcher, Node, 0}, {Simulation, Node, 0}, {Driver, Node, 0}, {Launcher, World, 3}, {Agent, Node, 3}, {Agent, World, 3}} {
+		dir := serve(t, Config{Served: &manyRanks{fakeJob: fakeJob{id: "it"}}, Muster: Muster{Role: c.role}})
+		a, err := Dial(dir).Status(t.Context(), c.scope)
+		if err != nil || len(a.Ranks) != c.ranks || (len(a.Tasks) > 0) != (c.ranks > 0) || a.Phase != report.PhaseRunning {
+			t.Errorf("%s, %s: %+v, %v", c.role, c.scope, a, err)
+		}
+	}
+}
+
 // TestAnswers asks everything that can be asked.
 func TestAnswers(t *testing.T) {
 	t.Parallel()
