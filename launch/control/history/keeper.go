@@ -78,6 +78,7 @@ type Keeper struct {
 	began time.Time
 	leave context.CancelFunc
 	done  chan struct{}
+	kept  chan struct{} // closed when all is written
 
 	// Of the goroutine that writes.
 	root   *os.Root
@@ -107,7 +108,7 @@ func OpenFile(path string) (*os.File, error) {
 // them takes longer than to start a worker. What has happened by then is in Events.
 func Open(cfg Config) *Keeper {
 	ctx, cancel := context.WithCancel(context.Background())
-	k := &Keeper{cfg: cfg, began: time.Now(), leave: cancel, done: make(chan struct{})}
+	k := &Keeper{cfg: cfg, began: time.Now(), leave: cancel, done: make(chan struct{}), kept: make(chan struct{})}
 	go func() {
 		defer close(k.done)
 		k.run(ctx)
@@ -125,6 +126,11 @@ func (k *Keeper) Close() error {
 	case <-k.done:
 		return nil
 	case <-time.After(closeTime):
+		select {
+		case <-k.kept: // it forgets others, which a later job may do
+			return nil
+		default:
+		}
 		return fmt.Errorf("the events of the job could not be written within %v", closeTime)
 	}
 }
@@ -163,6 +169,7 @@ func (k *Keeper) run(ctx context.Context) {
 	}
 	k.writeRest()
 	k.record(true)
+	close(k.kept)
 	k.sweep()
 }
 
