@@ -213,7 +213,8 @@ func manyStacks(ranks int) []evidence.Node {
 		}
 		pid := 1000 + rank
 		p := evidence.Process{
-			PID: pid, Name: "python", State: "S", Steady: true, Threads: []evidence.Thread{{TID: pid, Name: "python", State: "S", Syscall: call}},
+			PID: pid, Name: "python", State: "S", Steady: true,
+			Threads: []evidence.Thread{{TID: pid, Name: "python", State: "S", Syscall: call}},
 			Stacks: []evidence.Stack{
 				{Thread: "1", Frames: frames},
 				{Thread: "2", Frames: []evidence.Frame{{Func: "run", File: "/usr/lib/python3.13/threading.py", Line: 982}}},

@@ -163,8 +163,10 @@ func TestFold(t *testing.T) {
 // TestFormOf: the end of a file's name says in which form it is, and no other name does.
 func TestFormOf(t *testing.T) {
 	t.Parallel()
-	for file, want := range map[string]bool{".txt": true, "a/b.svg": true, "x.pb.gz": true, "x.folded": true, "x.gz": false, "svg": false,
-		"": false} {
+	for file, want := range map[string]bool{
+		".txt": true, "a/b.svg": true, "x.pb.gz": true, "x.folded": true, "x.gz": false, "svg": false,
+		"": false,
+	} {
 		form := FormOf(file)
 		if (form != nil) != want {
 			t.Errorf("%q: a form is %v, want %v", file, form != nil, want)

@@ -52,7 +52,8 @@ func WriteSVG(w io.Writer, title string, groups []Group) error {
 	height := top + rowHeight*(depth(root)+1)
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%.0f" height="%d" viewBox="0 0 %.0f %d" `+
-		`font-family="monospace" font-size="11">`+"\n"+`<rect width="100%%" height="100%%" fill="#ffffff"/>`+"\n", width, height, width, height)
+		`font-family="monospace" font-size="11">`+"\n"+
+		`<rect width="100%%" height="100%%" fill="#ffffff"/>`+"\n", width, height, width, height)
 	for i, line := range lines {
 		fmt.Fprintf(&b, `<text x="10" y="%d" font-size="15">%s</text>`+"\n", titleRow*(i+1), html.EscapeString(line))
 	}
@@ -66,7 +67,7 @@ func WriteSVG(w io.Writer, title string, groups []Group) error {
 // wrap is a text in lines of at most so many letters, broken at spaces; what does not fit into titleLines is cut off.
 func wrap(text string, most int) []string {
 	var lines []string
-	for _, word := range strings.Fields(text) {
+	for _, word := range strings.FieldsSeq(text) {
 		if n := len(lines) - 1; n >= 0 && utf8.RuneCountInString(lines[n])+1+utf8.RuneCountInString(word) <= most {
 			lines[n] += " " + word
 		} else if n+1 == titleLines {
