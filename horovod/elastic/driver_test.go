@@ -208,6 +208,7 @@ func TestWaitingWorkerDies(t *testing.T) {
 	b := w.ask("B:0")
 	testutil.Eventually(t, patience, "it waits", func() bool { return strings.Contains(w.log.String(), "waiting for slots") })
 	p[0].exit(9)
+	testutil.Eventually(t, patience, "its end is known", func() bool { return strings.Contains(w.log.String(), `"exit_code":9`) })
 	w.source.set("A:1 B:1 D:1", nil)
 	w.want("B:0", b, "0,2,0,1,0,2")
 	w.running(4, "D:0")
