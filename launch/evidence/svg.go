@@ -67,7 +67,7 @@ func WriteSVG(w io.Writer, title string, groups []Group) error {
 // wrap is a text in lines of at most so many letters, broken at spaces; what does not fit into titleLines is cut off.
 func wrap(text string, most int) []string {
 	var lines []string
-	for _, word := range strings.FieldsSeq(text) {
+	for word := range strings.FieldsSeq(text) {
 		if n := len(lines) - 1; n >= 0 && utf8.RuneCountInString(lines[n])+1+utf8.RuneCountInString(word) <= most {
 			lines[n] += " " + word
 		} else if n+1 == titleLines {
