@@ -158,7 +158,7 @@ func (d *dlroverJob) dlroverMeeting() {
 		if !v.masterPort.none {
 			endpoint.text += ":" + v.masterPort.text
 		}
-		v.rdzvEndpoint = endpoint
+		v.rdzvEndpoint.become(endpoint)
 	}
 }
 
