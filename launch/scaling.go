@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"al.essio.dev/pkg/shellescape"
+	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
 	"muster/internal/errhint"
@@ -182,8 +183,11 @@ func (s *Steering) listenKill(ctx context.Context, b roundBoard) {
 }
 
 // die ends this process as the kernel ends one: nothing is said to other nodes, and the guardian ends the workers.
-func (s *Steering) die(text string) {
-	s.log.Error().Str("reason", cmp.Or(text, "another node was asked to")).Msg("this node is lost on purpose: muster kills itself")
+func (s *Steering) die(text string) { Die(text, s.log) }
+
+// Die ends this process as the kernel ends one, after a moment.
+func Die(text string, log zerolog.Logger) {
+	log.Error().Str("reason", cmp.Or(text, "another node was asked to")).Msg("this node is lost on purpose: muster kills itself")
 	time.AfterFunc(killPause, func() { _ = unix.Kill(os.Getpid(), unix.SIGKILL) })
 }
 

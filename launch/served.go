@@ -202,8 +202,14 @@ func (s *Steering) Do(ctx context.Context, r control.Request) (string, error) {
 	case control.ResumeRequested:
 		return s.resume(ctx, r.By, r.Command)
 	case control.ScaleRequested:
+		if s.reached != nil {
+			return s.reached.scale(r.Nodes)
+		}
 		return s.scale(ctx, r.By, r.Nodes)
 	case control.KillRequested:
+		if s.reached != nil {
+			return s.reached.kill(ctx, r)
+		}
 		return s.killNode(ctx, r.By, r.Node)
 	}
 	return "", fmt.Errorf("internal error: nobody knows what %s means", r.What)

@@ -50,6 +50,8 @@ type Steering struct {
 	changed chan struct{}
 
 	events control.Events
+	// reached are the hosts of the launcher that the command is, nil where it is none.
+	reached *reachedHosts
 
 	mu     sync.Mutex
 	beside *sidecars // nil: none
@@ -165,6 +167,7 @@ func OpenSteering(ctx context.Context, p *plan.Plan, part bool, token []byte, lo
 		},
 	}
 	s.traffic = &traffic{}
+	s.reached = newReachedHosts(p.Job.Reached, dir.Path, log)
 	s.devices = newDeviceWatch(p, s.workersRunning, log)
 	s.accounts.ledger.Enter(accounting.Start, time.Now())
 	muster := control.Muster{Role: control.Agent, Part: part, PID: os.Getpid(), RunDir: dir.Path, Meets: meets(&p.Job)}

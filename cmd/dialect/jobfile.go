@@ -193,7 +193,7 @@ func (f *jobFile) launcherHosts(r *Request, inv Invocation, words *ownWords, wro
 	for _, h := range list {
 		f.hosts = append(f.hosts, h.Name)
 	}
-	if n := len(f.file.Pods); list != nil && len(list) != n {
+	if n := len(f.file.Pods); list != nil && (len(list) < n || len(list) > f.file.MostHosts() && len(list) != n) {
 		wrong.add(errhint.With(fmt.Errorf("cannot use %s with %d nodes in %s (%s)", from.written(), n, f.path,
 			f.file.Pods[0].Source), "name as many hosts, or change the number by --set"))
 	}
@@ -244,6 +244,7 @@ func (f *jobFile) place(r *Request, inv Invocation, words *ownWords, env environ
 			j.NodeEnv = n.Env
 		}
 	}
+	j.Reached = f.file.Reached(at, f.here)
 	if f.file.Launcher != nil {
 		for i, p := range f.file.Pods {
 			r.Reached = append(r.Reached, PlacedNode{Pod: p, Host: at.Hosts[i]})
@@ -294,6 +295,11 @@ func (f *jobFile) makeUp(r *Request, inv Invocation, words *ownWords) {
 	fmt.Fprintf(&b, "version: 1\ndefaults: {vendor: %s, count: 0}\nnodes:\n", f.file.Pods[i].Vendor)
 	for i, p := range f.file.Pods {
 		fmt.Fprintf(&b, "  %s: {vendor: %s, count: %d}\n", f.hosts[i], cmp.Or(p.Vendor, f.file.Pods[i].Vendor, "nvidia"), p.Accelerators)
+	}
+	if r.Job.Reached != nil { // hosts that come later are as the first
+		for k := len(f.hosts); k < maxSimulated; k++ {
+			fmt.Fprintf(&b, "  127.0.0.%d: {vendor: %s, count: %d}\n", k+1, f.file.Pods[i].Vendor, f.file.Pods[i].Accelerators)
+		}
 	}
 	r.MadeUp = b.String()
 }

@@ -107,3 +107,35 @@ func TestJobFileOnHosts(t *testing.T) {
 		t.Errorf("%+v\n%s", req.Job.Hosts, script)
 	}
 }
+
+// The launcher of an AITrainingJob has hosts that come and go: those of --hosts behind the first are spare ones, up to
+// as many as the file allows.
+func TestJobFileReached(t *testing.T) {
+	t.Parallel()
+	req, err := readJob(nil, "-f", "aitrainingjob.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &job.ReachedHosts{
+		Hosts: []job.ReachedHost{
+			{Host: "127.0.0.1", Name: "resnet-trainer-0", Slots: 1}, {Host: "127.0.0.2", Name: "resnet-trainer-1", Slots: 1},
+			{Host: "127.0.0.3", Name: "resnet-trainer-2", Slots: 1},
+		},
+		Min: 1, Max: 5, Prefix: "resnet-trainer-", Slots: 1, Replace: true, Limit: 100, Rehearsed: true,
+	}
+	if diff := cmp.Diff(want, req.Job.Reached); diff != "" {
+		t.Error(diff)
+	}
+	if !strings.Contains(req.MadeUp, "  127.0.0.9: {vendor: nvidia, count: 1}\n") {
+		t.Errorf("hosts that come later have no accelerators: %s", req.MadeUp)
+	}
+	req, err = readJob(nil, "-f", "aitrainingjob.yaml", "--hosts", "a,b,c,d", "--set", "spec.faultTolerant=true")
+	if err != nil || req.Job.Reached.Rehearsed || len(req.Job.Reached.Spare) != 1 || req.Job.Reached.Spare[0] != "d" || len(req.Job.Hosts.Nodes) != 0 {
+		t.Errorf("%v %+v", err, req.Job.Reached)
+	}
+	for _, args := range [][]string{{"--hosts", "a,b"}, {"--hosts", "a,b,c,d,e,f"}, {"--hosts", "a,b,c,d", "--set", "spec.faultTolerant=false"}} {
+		if _, err := readJob(nil, append([]string{"-f", "aitrainingjob.yaml"}, args...)...); err == nil || !strings.Contains(err.Error(), "with 3 nodes") {
+			t.Errorf("%q: %v", args, err)
+		}
+	}
+}

@@ -19,7 +19,8 @@ func newScaleCmd(a *app) *cobra.Command {
 group ranks stop their workers and leave with exit status 0, and the others meet again; the
 nodes that serve the store and coordinate stay. Where it has fewer, spare nodes join; the launcher
 of --simulate-nodes starts more, and that of --hosts those that have left. Else the answer says
-what to call on a new machine.
+what to call on a new machine. Of an AITrainingJob (muster run -f) N is how many trainers the
+launcher finds.
 
 ` + jobHelp,
 		Annotations: map[string]string{exitAnnotation: jobsStatus},
@@ -47,7 +48,9 @@ func newKillNodeCmd(a *app) *cobra.Command {
 		Short: "Rehearse the loss of a node",
 		Long: `Rehearse the loss of a node: its muster kills itself by SIGKILL without a word to the others,
 and its guardian ends the workers. The others notice that, and go on by their rules, as when
-the machine were lost. NODE is the node's group rank or its name (muster status).
+the machine were lost. NODE is the node's group rank or its name (muster status); of an elastic
+job of Horovod it is a host, and of an AITrainingJob (muster run -f) a trainer, in whose place
+another one comes as the file says.
 
 ` + jobHelp,
 		Annotations: map[string]string{exitAnnotation: jobsStatus},

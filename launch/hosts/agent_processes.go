@@ -18,6 +18,7 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/proc"
 	"muster/launch"
+	"muster/launch/control"
 	"muster/launch/job"
 	"muster/launch/node"
 	"muster/launch/output"
@@ -62,6 +63,8 @@ func (n *remoteNode) processes(ctx context.Context, here node.Here, in *launch.I
 			case StopProcess:
 				p.wg.Go(func() { p.stop(context.WithoutCancel(ctx), m) })
 			}
+		case m := <-n.link.Asks():
+			_ = n.link.Answer(p.asked(m)) // a launcher that is lost is met elsewhere
 		case s := <-in.Forward:
 			for _, running := range p.all() {
 				_ = running.Signal(s) // it may have ended meanwhile
@@ -104,6 +107,18 @@ type processSet struct {
 	running map[int]*proc.Process
 	// starting are those that do not run yet, with the request to stop that has come meanwhile; nil: none.
 	starting map[int]*StopProcess
+}
+
+// asked does what somebody has asked the launcher for: this node can be lost.
+func (p *processSet) asked(m Ask) Answer {
+	a := Answer{ID: m.ID}
+	if m.Request.What != control.KillRequested {
+		a.Error, a.Status = "this node starts processes one by one", errhint.Usage
+		return a
+	}
+	launch.Die(fmt.Sprintf("%s has asked for the loss of this host", m.Request.By), p.log)
+	a.Message = "it kills itself, as if its machine were lost"
+	return a
 }
 
 // begin starts a process, beside what else the launcher says where that may take some time.

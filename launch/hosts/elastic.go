@@ -99,11 +99,11 @@ func (j *elasticJob) run(ctx context.Context) (err error) {
 	}
 	defer l.closeTree(&err)
 	for _, own := range []*job.Job{&l.job, asked} {
-		own.RunID = cmp.Or(own.RunID, strings.TrimPrefix(j.marker, launcherMark))
+		own.RunID = cmp.Or(own.RunID, variable(l.config.Environ, job.ReachedVariable), strings.TrimPrefix(j.marker, launcherMark))
 	}
 	defer openFront(frontConfig{ //nolint:contextcheck // its end bounds itself
 		RunID: asked.RunID, Name: asked.Command.Name, Role: control.Driver, Environ: l.config.Environ, Grace: asked.Stop.Grace,
-		Interrupts: in, Status: j.told.now, Events: &j.told.events, Guard: l.tree.RemoveOnDeath, View: view, Log: log,
+		Interrupts: in, Status: j.told.now, Events: &j.told.events, Ask: j.ask, Guard: l.tree.RemoveOnDeath, View: view, Log: log,
 	}).close()
 	if j.dialer, err = l.dialer(j.marker); err != nil {
 		return l.refused(asked, err)

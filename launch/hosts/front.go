@@ -46,7 +46,7 @@ type frontConfig struct {
 	Status func(ctx context.Context) (report.Status, bool)
 	// Events are what has happened to the job as a whole.
 	Events *control.Events
-	// Ask has the nodes do something that somebody wants, and says what follows; nil: there is no node that could.
+	// Ask has the nodes do something that somebody wants, and says what follows.
 	Ask func(ctx context.Context, r control.Request) (string, error)
 	// Look, where not nil, tells the nodes that somebody looks at the job.
 	Look func(ctx context.Context)
@@ -197,12 +197,8 @@ func (f *front) Asked(r control.Request) {
 
 // Do implements control.Served: a launcher stops its job itself, and has its nodes do all else.
 func (f *front) Do(ctx context.Context, r control.Request) (string, error) {
-	switch {
-	case r.What == control.StopRequested:
+	if r.What == control.StopRequested {
 		return f.stop(r)
-	case f.config.Ask == nil:
-		return "", errhint.With(errhint.Usagef("cannot %s an elastic job of Horovod from outside: its driver starts each worker by itself",
-			r.Verb()), "stop the job and start it again")
 	}
 	return f.config.Ask(ctx, r)
 }

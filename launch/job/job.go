@@ -35,6 +35,8 @@ type Job struct {
 	Meeting Meeting
 	// Hosts are the machines on which muster itself starts the nodes.
 	Hosts Hosts
+	// Reached are hosts that a launcher in Command reaches and that come and go; nil for none.
+	Reached *ReachedHosts
 	// Env says what is different in the workers' environment, Python which one they run, Debug what runs in their
 	// place.
 	Env    EnvRules

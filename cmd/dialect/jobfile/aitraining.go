@@ -80,6 +80,7 @@ type aitrainingJob struct {
 	codes          []string // of the whole job, as the open ancestor has it
 	codesAt        value
 	discovered     bool
+	elastic        bool // faultTolerant
 }
 
 func readAITrainingJob(v value) {
@@ -99,7 +100,8 @@ func readAITrainingJob(v value) {
 		},
 		"timeLimit": deadline,
 		"faultTolerant": func(b value) {
-			if _, ok := b.boolean(); ok {
+			if on, ok := b.boolean(); ok {
+				j.elastic = on
 				b.note(Mapped, "the groups' policies say what is started anew")
 			}
 		},

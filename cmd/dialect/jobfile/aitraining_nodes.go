@@ -68,18 +68,37 @@ func (j *aitrainingJob) launched() {
 	}
 	if j.discovered {
 		f.files = f.edlFiles
-		f.growing = true
+		f.reached = j.reach(trainers)
 	}
+}
+
+// reach is how many hosts the launcher may have, and which of those that are lost are replaced. Where there are several
+// groups of them their number is fixed.
+func (j *aitrainingJob) reach(trainers []*aitjGroup) *job.ReachedHosts {
+	n := len(j.r.file.Pods)
+	reached := &job.ReachedHosts{Min: n, Max: n, Limit: -1}
+	g := trainers[0]
+	reached.Prefix, reached.Slots = fmt.Sprintf("%s-%s-", j.r.file.Name, g.role), max(1, g.template.accelerators)
+	policy, _ := j.restarts(g)
+	reached.Replace = g.policy.node != nil && g.policy.node.Value == "Always" || strings.HasPrefix(policy, "on-node-fail")
+	if g.limit.node != nil {
+		reached.Limit = g.limited
+	}
+	if len(trainers) == 1 && j.elastic {
+		if g.leastAt.node != nil {
+			reached.Min = g.least
+		}
+		if g.mostAt.node != nil {
+			reached.Max = g.most
+		}
+	}
+	return reached
 }
 
 // edlFiles are what the plug-in discovery gives a launcher: the script reads the hostfile, which changes with the hosts.
 func (f *File) edlFiles(at Places) map[string]string {
-	var list strings.Builder
-	for i, p := range f.Pods {
-		fmt.Fprintf(&list, "%s slots=%d\n", at.host(i), max(1, p.Accelerators))
-	}
 	const script = "#!/bin/sh\nwhile read -r host slots; do echo \"$host:${slots#slots=}\"; done <\"${0%/*}\"/hostfile\n"
-	return map[string]string{aitjHostfile: list.String(), aitjScript: script}
+	return map[string]string{aitjHostfile: job.ReachedText(f.reachedHosts(at)), aitjScript: script}
 }
 
 // alone are the policies of a node with no others that could be lost.
@@ -144,7 +163,7 @@ func (j *aitrainingJob) trainerRules(groups []*aitjGroup) (vars []job.Var) {
 		}
 		if g.fail.word == "None" {
 			g.fail.note(Applied, "Horovod's rules: it goes on without hosts that fail, as long as there are --min-np workers")
-			g.leftRules("a host that fails ends nothing: Horovod goes on without it, until it is back")
+			g.leftRules("for hosts that are lost: another one takes their place, as often as restartLimit says")
 			continue
 		}
 		policy, codes := j.restarts(g)

@@ -120,8 +120,8 @@ type File struct {
 	beside func(f *File, i int, at Places) []job.Var
 	// files are what the operator mounts into the launcher, by their paths there.
 	files func(at Places) map[string]string
-	// growing says that hosts come and go by the hostfile among the files, which is written once.
-	growing bool
+	// reached are the rules by which the launcher's hosts come and go, by the hostfile among the files; nil: they do not.
+	reached *job.ReachedHosts
 }
 
 // shape is what kinds with elastic meetings know of them.

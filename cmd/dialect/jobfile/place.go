@@ -40,6 +40,37 @@ func own(name, value string) job.Var {
 // ReplicaVariable tells a node which replica of the file it is.
 const ReplicaVariable = "MUSTER_REPLICA"
 
+// Reached are the hosts of the launcher where they are at those places, spare ones behind the others; nil where they do
+// not change.
+func (f *File) Reached(at Places, rehearsed bool) *job.ReachedHosts {
+	if f.reached == nil {
+		return nil
+	}
+	r := *f.reached
+	r.Rehearsed = rehearsed
+	r.Hosts = f.reachedHosts(at)
+	if !rehearsed && len(at.Hosts) > len(f.Pods) {
+		r.Spare = at.Hosts[len(f.Pods):]
+	}
+	return &r
+}
+
+// reachedHosts are the launcher's hosts at first.
+func (f *File) reachedHosts(at Places) (hosts []job.ReachedHost) {
+	for i, p := range f.Pods {
+		hosts = append(hosts, job.ReachedHost{Host: at.host(i), Name: p.Name, Slots: max(1, p.Accelerators)})
+	}
+	return hosts
+}
+
+// MostHosts is how many hosts the launcher may have at once, no fewer than pods.
+func (f *File) MostHosts() int {
+	if f.reached == nil {
+		return len(f.Pods)
+	}
+	return f.reached.Max
+}
+
 // Port is where the pods meet in the cluster.
 func (f *File) Port() int { return f.port }
 
@@ -271,6 +302,9 @@ func (f *File) script(nodes []Node, at Places) (string, error) {
 		fmt.Fprintf(&b, "unset %s\n", strings.Join(unset, " "))
 	}
 	var mounted []string
+	if f.reached != nil {
+		fmt.Fprintf(&b, "%s=%s\nexport %[1]s\n", job.ReachedVariable, job.ReachedID("${MUSTER_RUN_DIR##*/job-}"))
+	}
 	if f.files != nil {
 		files := f.files(at)
 		for name := range files {
@@ -279,7 +313,7 @@ func (f *File) script(nodes []Node, at Places) (string, error) {
 		slices.Sort(mounted)
 		for _, name := range mounted {
 			base := path.Base(name)
-			if f.growing { // hosts have come and gone since, where the launcher starts anew
+			if f.reached != nil { // hosts have come and gone since, where the launcher starts anew
 				fmt.Fprintf(&b, "[ -e \"$d\"/%s ] || ", base)
 			}
 			fmt.Fprintf(&b, "printf %%s %s >\"$d\"/%s || exit 125\nchmod 755 \"$d\"/%[2]s\n", shellescape.Quote(files[name]), base)

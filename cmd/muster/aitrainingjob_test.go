@@ -1,0 +1,95 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"muster/internal/testutil"
+)
+
+// edl is the AITrainingJob of Baidu's guide: a launcher with a command, and trainers with rules of their own.
+const edl = `apiVersion: kongming.cce.baiudbce.com/v1
+kind: AITrainingJob
+metadata: {name: edl}
+spec:
+  completePolicy: Any
+  failPolicy: Any
+  faultTolerant: true
+  plugin: {ssh: [""], discovery: [""]}
+  %s
+  replicaSpecs:
+    launcher:
+      replicaType: master
+      restartPolicy: OnNodeFailWithExitCode
+      faultTolerantPolicy: [{exitCodes: "129,101", restartPolicy: ExitCode, restartScope: Pod}]
+      restartLimit: 2
+      template: {spec: {containers: [{name: aitj-0, command: [/bin/bash, -c, %q]}]}}
+    trainer:
+      replicaType: worker
+      replicas: %d
+      minReplicas: 1
+      maxReplicas: 5
+      %s
+      template: {spec: {containers: [{name: aitj-0, command: [/bin/bash, -c, /usr/sbin/sshd && sleep infinity]}]}}
+`
+
+// hostsOf are the hosts whose workers had a world of this size last, sorted.
+func hostsOf(sizes map[string]int, size int) (hosts []string) {
+	for name, s := range sizes {
+		if host, _, _ := strings.Cut(name, ":"); s == size {
+			hosts = append(hosts, host)
+		}
+	}
+	slices.Sort(hosts)
+	return hosts
+}
+
+// TestAITrainingJobHorovod trains with real Horovod: a host is lost, and one with another name takes its place;
+// hosts are added and taken away, and a second loss is beyond the limit.
+func TestAITrainingJobHorovod(t *testing.T) {
+	if !soakMode() {
+		t.Skip("MUSTER_SOAK=1 runs it")
+	}
+	t.Parallel()
+	python := filepath.Join(testutil.Peer(t, "horovod"), "python")
+	dir := t.TempDir()
+	script := "export HOROVOD_GLOO_TIMEOUT_SECONDS=30 && horovodrun -np 2 --min-np=1 --max-np=5 --host-discovery-script " +
+		"/etc/edl/discover_hosts.sh " + python + " -W ignore " + horovodWorker(t, "elastic_worker.py") + " " + dir
+	j := start(t, nil, "run", "-f",
+		writeJob(t, fmt.Sprintf(edl, "", script, 2, "failPolicy: None\n      restartPolicy: OnNodeFail\n      restartLimit: 1")))
+	train := func(hosts ...string) {
+		t.Helper()
+		testutil.Eventually(t, 3*time.Minute, fmt.Sprintf("%s train together", hosts), func() bool {
+			got := hostsOf(worlds(t, dir), len(hosts))
+			for _, h := range hosts {
+				if !slices.Contains(got, h) {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	train("127.0.0.1", "127.0.0.2")
+	steering(t, j.runtimeDir, "scale", "9", "edl").expect(t, 2, "its file allows 1 to 5")
+	steering(t, j.runtimeDir, "kill-node", "edl-trainer-7", "edl").expect(t, 2, `no host "edl-trainer-7"`, "edl-trainer-1 (127.0.0.2)")
+	steering(t, j.runtimeDir, "scale", "3", "edl").expect(t, 0, "finds 3 hosts from now on: edl-trainer-2 (127.0.0.3)")
+	train("127.0.0.1", "127.0.0.2", "127.0.0.3")
+	steering(t, j.runtimeDir, "kill-node", "edl-trainer-1", "edl").expect(t, 0,
+		"edl-trainer-1 (127.0.0.2) is lost, and edl-trainer-3 (127.0.0.4) takes its place")
+	train("127.0.0.1", "127.0.0.3", "127.0.0.4")
+	steering(t, j.runtimeDir, "kill-node", "127.0.0.4", "edl").expect(t, 0, "is not replaced: the limit of 1 is reached")
+	train("127.0.0.1", "127.0.0.3")
+	steering(t, j.runtimeDir, "scale", "1", "edl").expect(t, 0, "no more edl-trainer-2 (127.0.0.3)")
+	train("127.0.0.1")
+	if err := os.WriteFile(filepath.Join(dir, "stop"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := j.wait(); got.status != 0 {
+		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	}
+}

@@ -1,0 +1,68 @@
+package launch
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rs/zerolog"
+
+	"muster/launch/control"
+	"muster/launch/job"
+)
+
+// TestReachedHosts: hosts come and go within bounds, those that come have names that none had before, and the hostfile
+// has what there is.
+func TestReachedHosts(t *testing.T) {
+	t.Parallel()
+	rules := job.ReachedHosts{
+		Hosts:  []job.ReachedHost{{Host: "a", Name: "j-t-0", Slots: 2}, {Host: "b", Name: "j-t-1", Slots: 2}},
+		Prefix: "j-t-", Slots: 2, Min: 1, Max: 4, Spare: []string{"c"},
+	}
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, job.PodDir), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	r := newReachedHosts(&rules, dir, zerolog.Nop())
+	for _, step := range []struct {
+		n          int
+		want, file string
+	}{
+		{2, "the launcher has 2 hosts", ""},
+		{5, "its file allows 1 to 4", ""},
+		{4, "there is no other host", ""},
+		{3, "finds 3 hosts from now on: j-t-2 (c)", "a slots=2\nb slots=2\nc slots=2\n"},
+		{1, "finds 1 host from now on, and no more j-t-1 (b), j-t-2 (c)", "a slots=2\n"},
+		{2, "finds 2 hosts from now on: j-t-3 (b)", "a slots=2\nb slots=2\n"},
+	} {
+		said, err := r.scale(step.n)
+		if err != nil {
+			said = err.Error()
+		}
+		if !strings.Contains(said, step.want) {
+			t.Errorf("scale %d: %s, want %s", step.n, said, step.want)
+		}
+		if text, _ := os.ReadFile(filepath.Join(dir, job.PodDir, job.ReachedFile)); step.file != "" && string(text) != step.file {
+			t.Errorf("scale %d: the hostfile has %q, want %q", step.n, text, step.file)
+		}
+	}
+	if _, err := r.kill(t.Context(), control.Request{Wanted: control.Wanted{Node: "c"}}); err == nil || !strings.Contains(err.Error(), `no host "c"`) {
+		t.Error(err)
+	}
+	if _, err := r.kill(t.Context(), control.Request{Wanted: control.Wanted{Node: "0"}}); err == nil || !strings.Contains(err.Error(), "does not run") {
+		t.Error(err)
+	}
+	rules.Rehearsed = true
+	r = newReachedHosts(&rules, dir, zerolog.Nop())
+	if said, err := r.scale(4); err != nil || !strings.Contains(said, "j-t-2 (127.0.0.3), j-t-3 (127.0.0.4)") {
+		t.Error(said, err)
+	}
+	rules.Min = 4
+	if _, err := newReachedHosts(&rules, dir, zerolog.Nop()).scale(4); err == nil || !strings.Contains(err.Error(), "a fixed number of hosts, 4") {
+		t.Error(err)
+	}
+	if newReachedHosts(nil, dir, zerolog.Nop()) != nil {
+		t.Error("a job without a launcher has hosts")
+	}
+}
