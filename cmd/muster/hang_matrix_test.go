@@ -212,7 +212,7 @@ func looksAgain(t *testing.T, j *testJob, w hangWay, first diagnose.Verdict, mor
 	t.Helper()
 	named, cause, blamed := 0, 0, 0
 	for range more {
-		got := steering(t, j.runtimeDir, "diagnose", "-o", "json")
+		got := steering(t, j.runtimeDir, "diagnose", "-o", "json", "hangs") // others may have jobs here
 		var v diagnose.Verdict
 		if err := json.Unmarshal([]byte(got.stdout), &v); err != nil {
 			t.Errorf("%s: %v: %+v", w.way, err, got)
