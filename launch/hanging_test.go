@@ -209,8 +209,10 @@ func TestPackSeen(t *testing.T) {
 	t.Parallel()
 	frames := func(n int, word string) (all []evidence.Frame) {
 		for i := range n {
-			all = append(all, evidence.Frame{Func: fmt.Sprintf("%s%d", word, i*7919), File: fmt.Sprintf("/%s/%d.py", word, i*104729),
-				Line: i})
+			all = append(all, evidence.Frame{
+				Func: fmt.Sprintf("%s%d", word, i*7919), File: fmt.Sprintf("/%s/%d.py", word, i*104729),
+				Line: i,
+			})
 		}
 		return all
 	}

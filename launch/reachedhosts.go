@@ -55,7 +55,8 @@ func (r *reachedHosts) scale(n int) (string, error) {
 		return "", errhint.With(errhint.Usagef("cannot scale the job: its launcher has a fixed number of hosts, %d", r.rules.Max),
 			"faultTolerant, minReplicas and maxReplicas in the job file allow more")
 	case n < r.rules.Min || n > r.rules.Max:
-		return "", errhint.Usagef("cannot scale the job to %s: its file allows %d to %d", wording.Plural(n, "host"), r.rules.Min, r.rules.Max)
+		return "", errhint.Usagef("cannot scale the job to %s: its file allows %d to %d", wording.Plural(n, "host"), r.rules.Min,
+			r.rules.Max)
 	case n == have:
 		return "the launcher has " + wording.Plural(n, "host"), nil
 	}
@@ -133,7 +134,8 @@ func (r *reachedHosts) nextLocked() (job.ReachedHost, error) {
 	case len(r.spare) > 0:
 		h.Host, r.spare = r.spare[0], r.spare[1:]
 	default:
-		return h, errhint.With(errhint.Usagef("there is no other host"), "name more of them by --hosts: those behind the first are spare ones")
+		return h, errhint.With(errhint.Usagef("there is no other host"),
+			"name more of them by --hosts: those behind the first are spare ones")
 	}
 	r.count++
 	return h, nil

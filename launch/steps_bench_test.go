@@ -31,13 +31,17 @@ func BenchmarkStepsOfManyNodes(b *testing.B) {
 		took, cpu, bytes := 0.25, 7.5, int64(1<<30)
 		d := report.Status{
 			Version: 1, RunID: "train-7", Name: "train.py", Phase: report.PhaseRunning, Nodes: nodes, WorldSize: nodes, GroupRank: node,
-			StartTime: &began, Tasks: []report.Task{{Node: "node-" + strconv.Itoa(node), Ranks: strconv.Itoa(node),
-				Phase: report.PhaseRunning}},
+			StartTime: &began, Tasks: []report.Task{{
+				Node: "node-" + strconv.Itoa(node), Ranks: strconv.Itoa(node),
+				Phase: report.PhaseRunning,
+			}},
 			Ranks: []report.Rank{{
 				Node: "node-" + strconv.Itoa(node), Rank: node, PID: 4242, Phase: report.PhaseRunning, StartTime: &began, CPUSeconds: &cpu,
 				ResidentBytes: &bytes, UsageTime: &began,
-				Progress: &report.Progress{Step: step, Total: 1e6, StepSeconds: &took, Values: map[string]float64{"loss": 2.5},
-					Time: began},
+				Progress: &report.Progress{
+					Step: step, Total: 1e6, StepSeconds: &took, Values: map[string]float64{"loss": 2.5},
+					Time: began,
+				},
 			}},
 		}
 		text, err := json.Marshal(heardStatus{Status: d, At: moment(time.Now())})

@@ -52,15 +52,20 @@ func TestBinaryOfAnotherUser(t *testing.T) {
 		},
 		"a directory above is open": {`chmod 777 "$home"/.cache; plant "$home"/.cache/muster/bin`, "/tmp/muster-bin-0"},
 		"a directory above was moved": {
-			`chmod 777 "$home"/.cache; mkdir -p -m 700 "$home"/.cache/x/bin; plant /tmp/p; cp /tmp/p/* /tmp/p/.m* "$home"/.cache/x/bin; other mv "$home"/.cache/x "$home"/.cache/muster`, "/tmp/muster-bin-0"},
-		"open to all": {`mkdir -p "$home"/.cache/muster/bin; chmod 777 "$home"/.cache/muster/bin; plant "$home"/.cache/muster/bin`,
-			"/tmp/muster-bin-0"},
+			`chmod 777 "$home"/.cache; mkdir -p -m 700 "$home"/.cache/x/bin; plant /tmp/p; cp /tmp/p/* /tmp/p/.m* "$home"/.cache/x/bin; other mv "$home"/.cache/x "$home"/.cache/muster`, "/tmp/muster-bin-0",
+		},
+		"open to all": {
+			`mkdir -p "$home"/.cache/muster/bin; chmod 777 "$home"/.cache/muster/bin; plant "$home"/.cache/muster/bin`,
+			"/tmp/muster-bin-0",
+		},
 		"open to a group": {`mkdir -p "$home"/.cache/muster/bin; chgrp ` + otherUser +
 			` "$home"/.cache/muster/bin; chmod 770 "$home"/.cache/muster/bin; plant "$home"/.cache/muster/bin`, "/tmp/muster-bin-0"},
 		"open to all before": {
-			`mkdir -p "$home"/.cache/muster/bin; chmod 777 "$home"/.cache/muster/bin; plant "$home"/.cache/muster/bin; chmod 700 "$home"/.cache/muster/bin`, ""},
+			`mkdir -p "$home"/.cache/muster/bin; chmod 777 "$home"/.cache/muster/bin; plant "$home"/.cache/muster/bin; chmod 700 "$home"/.cache/muster/bin`, "",
+		},
 		"the record is another user's": {
-			`mkdir -p "$home"/.cache/muster/bin; chmod 777 "$home"/.cache/muster/bin; plant "$home"/.cache/muster/bin; chmod 700 "$home"/.cache/muster/bin; chown 0 "$home"/.cache/muster/bin/muster-*`, ""},
+			`mkdir -p "$home"/.cache/muster/bin; chmod 777 "$home"/.cache/muster/bin; plant "$home"/.cache/muster/bin; chmod 700 "$home"/.cache/muster/bin; chown 0 "$home"/.cache/muster/bin/muster-*`, "",
+		},
 		"the record is an old one":        {`plant "$home"/.cache/muster/bin env; : >"$home"/.cache/muster/bin/.muster-$key.ok`, ""},
 		"the directory in /tmp":           {`full; plant /tmp/muster-bin-0`, "/dev/shm/muster-bin-0"},
 		"the directory in /tmp is a link": {`full; mkdir -m 700 /tmp/x; other ln -s x /tmp/muster-bin-0`, "/dev/shm/muster-bin-0"},
@@ -70,7 +75,8 @@ func TestBinaryOfAnotherUser(t *testing.T) {
 		},
 		"/tmp is not sticky": {`full; chmod 777 /tmp`, "/dev/shm/muster-bin-0"},
 		"a link for a record": {
-			`echo precious >/root.txt; mkdir -p "$home"/.cache/muster/bin; chmod 777 "$home"/.cache/muster/bin; other ln -s /root.txt "$home"/.cache/muster/bin/.muster-$key.ok; chmod 700 "$home"/.cache/muster/bin`, ""},
+			`echo precious >/root.txt; mkdir -p "$home"/.cache/muster/bin; chmod 777 "$home"/.cache/muster/bin; other ln -s /root.txt "$home"/.cache/muster/bin/.muster-$key.ok; chmod 700 "$home"/.cache/muster/bin`, "",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			home := t.TempDir()

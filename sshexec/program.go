@@ -50,8 +50,10 @@ func (d *Dialer) startPiped(path string, args []string, label string) (p *piped,
 	if err != nil {
 		return nil, err
 	}
-	p = &piped{Process: started, tree: d.cfg.Tree, stdin: pipes.Ours[0], stdout: pipes.Ours[1], stderr: newTail(),
-		read: make(chan struct{})}
+	p = &piped{
+		Process: started, tree: d.cfg.Tree, stdin: pipes.Ours[0], stdout: pipes.Ours[1], stderr: newTail(),
+		read: make(chan struct{}),
+	}
 	go func() { // ends with the program, and with what it left behind: close ends both
 		_, _ = io.Copy(p.stderr, pipes.Ours[2])
 		_ = pipes.Ours[2].Close()

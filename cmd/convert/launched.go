@@ -67,7 +67,8 @@ func Launched(req dialect.Request) (manifest.Launched, error) {
 
 // torchrunOf reads the command line of torchrun, with the variables of its node.
 func torchrunOf(program string, args []string, node dialect.PlacedNode, refuse func(what, hint string) (manifest.Launched,
-	error)) (manifest.Launched, error) {
+	error),
+) (manifest.Launched, error) {
 	var environ []string
 	for _, v := range node.Node.Env {
 		environ = append(environ, v.Name+"="+v.Value)

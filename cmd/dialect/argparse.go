@@ -237,6 +237,7 @@ func (o *option) convert(word string, source job.Source) (value, error) {
 			_, err = pyInt(second)
 		}
 	case kindText, kindPairs, kindHelp, kindPrint:
+	case kindTime, kindOptional: // no launcher of Python has one
 	}
 	if err == nil && len(o.choices) > 0 && !slices.Contains(o.choices, word) {
 		err = fmt.Errorf("choose one of %s", strings.Join(o.choices, ", "))

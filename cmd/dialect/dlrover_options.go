@@ -110,11 +110,11 @@ func dlroverOwnOptions() []option {
 			continue
 		}
 		o := option{name: s.name, def: s.def, variables: true, own: true, arg: s.arg, help: s.help, group: s.group}
-		switch {
-		case s.kind == kindPairs:
-			o.kind = kindPairs
-		case s.kind == kindFlag:
-			o.kind, o.def = kindFlag, ""
+		if s.kind == kindPairs || s.kind == kindFlag {
+			o.kind = s.kind
+		}
+		if s.kind == kindFlag {
+			o.def = ""
 		}
 		options = append(options, o)
 	}

@@ -105,8 +105,10 @@ func TestEnvRefused(t *testing.T) {
 		{"--env-unset ,", "names of variables"},
 		{"--env-pass [", `"["`},
 		{"--env-profile mxnet", "choose one of paddle, jax, tensorflow"},
-		{"--env-profile tensorflow --env TF_CONFIG=hunter2",
-			"flag --env TF_CONFIG: with --env-profile tensorflow muster tells each worker its own"},
+		{
+			"--env-profile tensorflow --env TF_CONFIG=hunter2",
+			"flag --env TF_CONFIG: with --env-profile tensorflow muster tells each worker its own",
+		},
 		{"--env-profile paddle --env-file paddle.env", "paddle.env:1: PADDLE_TRAINER_ID: with --env-profile paddle"},
 		{"--env-mode all", "choose one of launcher, inherit, clean"},
 		{"--env-expand", "nothing to expand"},

@@ -281,10 +281,14 @@ func WordFields() map[string]map[string][]string {
 		words any
 		p     *parser
 	}{
-		{"torchrun", torchrun, torchrunParser("torchrun", torchrun)}, {"torch.distributed.launch", launch, launchParser(launch)},
-		{dlroverRun, dlrover, dlroverParser(dlrover)}, {accelerateLaunch, accelerate, accelerateParser(accelerate)},
-		{deepSpeed, deepspeed, deepSpeedParser(deepspeed)}, {colossalRun, colossal, colossalParser(colossal)},
-		{horovodRun, horovodrun, horovodParser(horovodrun)}, {mpirun, mpi, mpiParser(mpi)},
+		{"torchrun", torchrun, torchrunParser("torchrun", torchrun)},
+		{"torch.distributed.launch", launch, launchParser(launch)},
+		{dlroverRun, dlrover, dlroverParser(dlrover)},
+		{accelerateLaunch, accelerate, accelerateParser(accelerate)},
+		{deepSpeed, deepspeed, deepSpeedParser(deepspeed)},
+		{colossalRun, colossal, colossalParser(colossal)},
+		{horovodRun, horovodrun, horovodParser(horovodrun)},
+		{mpirun, mpi, mpiParser(mpi)},
 	} {
 		all[d.name] = fieldsOf(d.words, d.p.options)
 	}

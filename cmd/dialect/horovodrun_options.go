@@ -76,14 +76,18 @@ func tuningOptions(w *horovodWords) []option {
 		{
 			name: "hierarchical-allreduce", kind: kindFlag,
 			help: "All-reduce within hosts first, then between them.",
-			tuning: &tuning{variable: "HOROVOD_HIERARCHICAL_ALLREDUCE", section: "params", key: "hierarchical_allreduce",
-				off: "no-hierarchical-allreduce"},
+			tuning: &tuning{
+				variable: "HOROVOD_HIERARCHICAL_ALLREDUCE", section: "params", key: "hierarchical_allreduce",
+				off: "no-hierarchical-allreduce",
+			},
 		},
 		{
 			name: "hierarchical-allgather", kind: kindFlag,
 			help: "All-gather within hosts first, then between them.",
-			tuning: &tuning{variable: "HOROVOD_HIERARCHICAL_ALLGATHER", section: "params", key: "hierarchical_allgather",
-				off: "no-hierarchical-allgather"},
+			tuning: &tuning{
+				variable: "HOROVOD_HIERARCHICAL_ALLGATHER", section: "params", key: "hierarchical_allgather",
+				off: "no-hierarchical-allgather",
+			},
 		},
 		{
 			name: "torus-allreduce", kind: kindFlag,
@@ -114,8 +118,10 @@ func tuningOptions(w *horovodWords) []option {
 		{
 			name: "autotune-bayes-opt-max-samples", kind: kindInt, arg: "N",
 			help: "Most samples of each optimization, with --autotune.",
-			tuning: &tuning{variable: "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", section: autotune, key: "bayes_opt_max_samples",
-				bounded: true},
+			tuning: &tuning{
+				variable: "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", section: autotune, key: "bayes_opt_max_samples",
+				bounded: true,
+			},
 		},
 		{
 			name: "autotune-gaussian-process-noise", kind: kindFloat, arg: "X",
@@ -131,34 +137,44 @@ func tuningOptions(w *horovodWords) []option {
 		{
 			name: "timeline-mark-cycles", word: &w.timelineMarkCycles, kind: kindFlag,
 			help: "Mark the cycles there, with --timeline-filename.",
-			tuning: &tuning{variable: "HOROVOD_TIMELINE_MARK_CYCLES", section: "timeline", key: "mark_cycles",
-				off: "no-timeline-mark-cycles"},
+			tuning: &tuning{
+				variable: "HOROVOD_TIMELINE_MARK_CYCLES", section: "timeline", key: "mark_cycles",
+				off: "no-timeline-mark-cycles",
+			},
 		},
 
 		{
 			name: "no-stall-check", kind: kindFlag,
 			help: "Do not warn of workers that others wait for.",
-			tuning: &tuning{variable: "HOROVOD_STALL_CHECK_DISABLE", section: "stall_check", key: "enabled", inverted: true,
-				off: "stall-check"},
+			tuning: &tuning{
+				variable: "HOROVOD_STALL_CHECK_DISABLE", section: "stall_check", key: "enabled", inverted: true,
+				off: "stall-check",
+			},
 		},
 		{
 			name: "stall-check-warning-time-seconds", kind: kindInt, arg: "S",
 			help: "After how long of waiting Horovod warns. Its default is 60.",
-			tuning: &tuning{variable: "HOROVOD_STALL_CHECK_TIME_SECONDS", section: "stall_check", key: "warning_time_seconds",
-				bounded: true},
+			tuning: &tuning{
+				variable: "HOROVOD_STALL_CHECK_TIME_SECONDS", section: "stall_check", key: "warning_time_seconds",
+				bounded: true,
+			},
 		},
 		{
 			name: "stall-check-shutdown-time-seconds", kind: kindInt, arg: "S",
 			help: "After how long of waiting it ends the job; 0: never.",
-			tuning: &tuning{variable: "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", section: "stall_check", key: "shutdown_time_seconds",
-				bounded: true},
+			tuning: &tuning{
+				variable: "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", section: "stall_check", key: "shutdown_time_seconds",
+				bounded: true,
+			},
 		},
 
 		{
 			name: "mpi-threads-disable", kind: kindFlag,
 			help: "Only of use with MPI: no support of threads there.",
-			tuning: &tuning{variable: "HOROVOD_MPI_THREADS_DISABLE", section: "library_options", key: "mpi_threads_disable",
-				off: "no-mpi-threads-disable"},
+			tuning: &tuning{
+				variable: "HOROVOD_MPI_THREADS_DISABLE", section: "library_options", key: "mpi_threads_disable",
+				off: "no-mpi-threads-disable",
+			},
 		},
 		{
 			name: "num-nccl-streams", kind: kindInt, arg: "N",
@@ -178,8 +194,10 @@ func tuningOptions(w *horovodWords) []option {
 		{
 			name: "gloo-timeout-seconds", word: &w.glooTimeoutSeconds, kind: kindInt, arg: "S",
 			help: "How long gloo waits for a worker. Horovod's default is 30.",
-			tuning: &tuning{variable: "HOROVOD_GLOO_TIMEOUT_SECONDS", section: "library_options", key: "gloo_timeout_seconds",
-				bounded: true},
+			tuning: &tuning{
+				variable: "HOROVOD_GLOO_TIMEOUT_SECONDS", section: "library_options", key: "gloo_timeout_seconds",
+				bounded: true,
+			},
 		},
 
 		{
@@ -190,8 +208,10 @@ func tuningOptions(w *horovodWords) []option {
 		{
 			name: "log-without-timestamp", word: &w.logWithoutTimestamp, kind: kindFlag,
 			help: "Leave the time out of what Horovod itself says.",
-			tuning: &tuning{variable: "HOROVOD_LOG_HIDE_TIME", section: "logging", key: "with_timestamp", inverted: true,
-				off: "log-with-timestamp", offWord: &w.logWithTimestamp, old: &w.logHideTimestamp, oldOff: &w.noLogHideTimestamp},
+			tuning: &tuning{
+				variable: "HOROVOD_LOG_HIDE_TIME", section: "logging", key: "with_timestamp", inverted: true,
+				off: "log-with-timestamp", offWord: &w.logWithTimestamp, old: &w.logHideTimestamp, oldOff: &w.noLogHideTimestamp,
+			},
 		},
 	}
 }

@@ -118,7 +118,8 @@ func TestJobFileReached(t *testing.T) {
 	}
 	want := &job.ReachedHosts{
 		Hosts: []job.ReachedHost{
-			{Host: "127.0.0.1", Name: "resnet-trainer-0", Slots: 1}, {Host: "127.0.0.2", Name: "resnet-trainer-1", Slots: 1},
+			{Host: "127.0.0.1", Name: "resnet-trainer-0", Slots: 1},
+			{Host: "127.0.0.2", Name: "resnet-trainer-1", Slots: 1},
 			{Host: "127.0.0.3", Name: "resnet-trainer-2", Slots: 1},
 		},
 		Min: 1, Max: 5, Prefix: "resnet-trainer-", Slots: 1, Replace: true, Limit: 100, Rehearsed: true,

@@ -369,7 +369,8 @@ func TestMeetingRefusals(t *testing.T) {
 		"run --nnodes 2 --iface e/0" + c10d + "x":                 {"--iface e/0: give the name of one network interface"},
 		"run --store-allow 10.0.0.0/33 x":                         {`--store-allow 10.0.0.0/33: "10.0.0.0/33" is no network`},
 		"run --store-allow 10.0.0.1/8 x": {
-			`"10.0.0.1/8" has more bits than it counts: did you mean 10.0.0.0/8?`},
+			`"10.0.0.1/8" has more bits than it counts: did you mean 10.0.0.0/8?`,
+		},
 		"run --store-allow 10.0.0.0/8, x":                                    {`"" is no network`},
 		"run --store-allow ::ffff:0.0.0.0/90 x":                              {"wider than IPv4"},
 		"run --nnodes 2 --run-id j --rdzv etcd://e --etcd-user u x":          {"cannot use --etcd-user u without --etcd-password-file"},

@@ -98,8 +98,10 @@ func mpiOptions(w *mpiWords) []option {
 		},
 
 		{name: "bynode", refused: whyByNode, hint: hintByNode},
-		{name: "bind-to-core", aliases: []string{"--bind-to-socket", "--bycore", "--bysocket", "--cpus-per-proc", "--cpus-per-rank",
-			"--use-hwthread-cpus", "--rankfile", "-rf", "--cpu-set", "--cpu-list"}, refused: "workers are bound as --bind-to says, or " +
+		{name: "bind-to-core", aliases: []string{
+			"--bind-to-socket", "--bycore", "--bysocket", "--cpus-per-proc", "--cpus-per-rank",
+			"--use-hwthread-cpus", "--rankfile", "-rf", "--cpu-set", "--cpu-list",
+		}, refused: "workers are bound as --bind-to says, or " +
 			"not at all"},
 		{
 			name: "report-bindings", aliases: []string{"--display-map", "--display-allocation", "--display"},

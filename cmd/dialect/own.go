@@ -238,8 +238,10 @@ func misspelt(env environ, flags []string) []string {
 		return nil
 	}
 	// Names that other parts of muster read, or that muster gives its workers and a muster inside a worker inherits.
-	known := []string{"FAKE", "FAKE_NODE", "SIMULATED", "SIMULATION", "RUN_DIR", "ROUND", "SOCKET", "CKPT_MEMORY", "REPLICA",
-		"SIDECAR_INDEX"}
+	known := []string{
+		"FAKE", "FAKE_NODE", "SIMULATED", "SIMULATION", "RUN_DIR", "ROUND", "SOCKET", "CKPT_MEMORY", "REPLICA",
+		"SIDECAR_INDEX",
+	}
 	for _, s := range settings() {
 		for _, name := range s.names() {
 			known = append(known, variable("", name))

@@ -45,8 +45,10 @@ func TestSidecarSettings(t *testing.T) {
 		"a quote ' is not closed":              {nil, []string{"run", "--sidecar", "sh -c 'x", "prog"}},
 		"cannot use MUSTER_SIDECAR=a 'b":       {[]string{"MUSTER_SIDECAR=a 'b"}, []string{"run", "--sidecar", "x", "prog"}},
 		"a job has 16 at the most":             {nil, append(many, "prog")},
-		"it has no effect on an elastic horovodr": {nil, []string{"--sidecar", "x", "horovodrun", "--min-np", "1", "-np", "2",
-			"--host-discovery-script", "/bin/true", "prog"}},
+		"it has no effect on an elastic horovodr": {nil, []string{
+			"--sidecar", "x", "horovodrun", "--min-np", "1", "-np", "2",
+			"--host-discovery-script", "/bin/true", "prog",
+		}},
 	} {
 		_, err := files(nil, c.env, c.words...)
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -314,8 +314,9 @@ func (t *torchrunJob) logs() {
 	logs := job.LogRules{Dir: logDir(v.logDir.text), Prefix: v.logLinePrefixTemplate.text}
 	if text := t.env[prefixTemplate]; logs.Prefix == "" && text != "" {
 		logs.Prefix = text
-		t.w.logLinePrefixTemplate = value{option: t.w.logLinePrefixTemplate.option,
-			text: text, source: job.Source{Kind: job.FromVariable, Name: prefixTemplate},
+		t.w.logLinePrefixTemplate = value{
+			option: t.w.logLinePrefixTemplate.option,
+			text:   text, source: job.Source{Kind: job.FromVariable, Name: prefixTemplate},
 		}
 	}
 	var err error

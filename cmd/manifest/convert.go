@@ -432,8 +432,10 @@ func (c *converter) stored() {
 		case v.Secret != nil && dir == tokenDir:
 			s.TokenSecret, c.from["token-secret"] = v.Secret.SecretName, v.line
 		default:
-			c.left = append(c.left, Left{v.line.Source, v.line.Path + " " + v.Name,
-				"of volumes claims and /dev/shm are carried over: add it to the file"})
+			c.left = append(c.left, Left{
+				v.line.Source, v.line.Path + " " + v.Name,
+				"of volumes claims and /dev/shm are carried over: add it to the file",
+			})
 		}
 		done[v.Name] = true
 	}

@@ -16,9 +16,11 @@ const startText = "Start it by kubectl apply -f; muster explain tells what becom
 func podFailurePolicy() object {
 	return object{{"rules", list{
 		object{
-			{"action", "Ignore",
+			{
+				"action", "Ignore",
 				"muster's status 80 (a node at fault) and 81 (a straggler) are about the machine: another pod is made, and " +
-					"the failure is not charged to the job."},
+					"the failure is not charged to the job.",
+			},
 			{"onExitCodes", object{{"operator", "In", ""}, {"values", raw("[80, 81]"), ""}}, ""},
 		},
 		object{
@@ -26,9 +28,11 @@ func podFailurePolicy() object {
 			{"onPodConditions", list{object{{"type", "DisruptionTarget", ""}, {"status", raw(`"True"`), ""}}}, ""},
 		},
 		object{
-			{"action", "FailJob",
+			{
+				"action", "FailJob",
 				"Trying again helps nothing: usage errors (2), a job that must not be restarted (93), the deadline (124), " +
-					"a command that cannot be run (126) or found (127)."},
+					"a command that cannot be run (126) or found (127).",
+			},
 			{"onExitCodes", object{{"operator", "In", ""}, {"values", raw("[2, 93, 124, 126, 127]"), ""}}, ""},
 		},
 	}, ""}}

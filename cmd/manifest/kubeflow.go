@@ -14,8 +14,10 @@ func (s *Spec) runPolicy() object {
 		{"cleanPodPolicy", "None", "Pods stay for their logs and termination messages."},
 	}
 	if s.Deadline > 0 {
-		policy = append(policy, field{"activeDeadlineSeconds", seconds(s.Deadline),
-			"The job's time, with that in which it waits for its pods."})
+		policy = append(policy, field{
+			"activeDeadlineSeconds", seconds(s.Deadline),
+			"The job's time, with that in which it waits for its pods.",
+		})
 	}
 	if s.Gang == "volcano" {
 		policy = append(policy, field{"schedulingPolicy", object{
@@ -56,8 +58,10 @@ func pytorchJob(s Spec) string {
 	}
 	specs := object{{"Master", replica(1), "The first node, where the others meet it."}}
 	if s.Nodes > 1 {
-		specs = append(specs, field{"Worker", replica(s.Nodes - 1),
-			"The other nodes, with the same command: their ranks come from the operator."})
+		specs = append(specs, field{
+			"Worker", replica(s.Nodes - 1),
+			"The other nodes, with the same command: their ranks come from the operator.",
+		})
 	}
 	docs := append(g.documents, object{
 		{"apiVersion", "kubeflow.org/v1", ""},
@@ -87,8 +91,11 @@ func trainJob(s Spec) string {
 		{"spec", object{
 			{"mlPolicy", object{
 				{"numNodes", s.Nodes, ""},
-				{"torch", object{{"numProcPerNode", raw(s.procsOrAuto()), ""}},
-					"The Trainer tells pods by PET_ variables how many nodes there are and where they meet."},
+				{
+					"torch",
+					object{{"numProcPerNode", raw(s.procsOrAuto()), ""}},
+					"The Trainer tells pods by PET_ variables how many nodes there are and where they meet.",
+				},
 			}, ""},
 			{"template", object{{"spec", object{
 				{"failurePolicy", object{{"maxRestarts", s.BackoffLimit, "New starts of all pods, when the job has failed."}}, ""},
@@ -168,8 +175,10 @@ func mpiJob(s Spec) string {
 	launcher := s
 	launcher.Accelerators, launcher.RDMA, launcher.CPU, launcher.Memory, launcher.SharedMemory, launcher.Claims = 0, "", "", "", "", nil
 	labels := object{{jobLabel, s.Name, ""}}
-	first := launcher.template(inPod{container: "launcher", labels: labels, command: command, env: env, quiet: true, scheduler: g.scheduler,
-		annotations: g.podAnnotations})
+	first := launcher.template(inPod{
+		container: "launcher", labels: labels, command: command, env: env, quiet: true, scheduler: g.scheduler,
+		annotations: g.podAnnotations,
+	})
 	worker := s
 	worker.Env = nil
 	others := worker.template(inPod{

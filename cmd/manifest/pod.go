@@ -33,8 +33,10 @@ func escaped(word string) string {
 
 // command is muster run with its flags, a line for each.
 func (s *Spec) command() list {
-	l := list{field{value: "muster", why: "muster is the container's first process: it forwards signals, and leaves nothing behind."},
-		"run"}
+	l := list{
+		field{value: "muster", why: "muster is the container's first process: it forwards signals, and leaves nothing behind."},
+		"run",
+	}
 	for _, f := range s.words() {
 		l = append(l, field{value: escaped(f.text), why: f.why})
 	}
@@ -89,10 +91,14 @@ func (s *Spec) container(p inPod) object {
 		{"ports", ports, ""},
 		{"resources", s.resources(), ""},
 		{"securityContext", s.security(), ""},
-		{"terminationMessagePath", "/dev/termination-log",
-			"muster writes here why the job ended, as JSON of at most 4,096 bytes: kubectl describe pod shows it."},
-		{"terminationMessagePolicy", "FallbackToLogsOnError",
-			"Of a container that was killed before muster could write it, the last lines of the log."},
+		{
+			"terminationMessagePath", "/dev/termination-log",
+			"muster writes here why the job ended, as JSON of at most 4,096 bytes: kubectl describe pod shows it.",
+		},
+		{
+			"terminationMessagePolicy", "FallbackToLogsOnError",
+			"Of a container that was killed before muster could write it, the last lines of the log.",
+		},
 	}
 	if p.command == nil && !p.bare {
 		c[2].value = s.command()
@@ -182,8 +188,10 @@ func (s *Spec) volumes() list {
 	var l list
 	if s.SharedMemory != "" {
 		l = append(l, object{
-			{"name", "shm",
-				"NCCL, data loaders and muster's checkpoints in memory share memory here; a container's own /dev/shm has 64 MiB."},
+			{
+				"name", "shm",
+				"NCCL, data loaders and muster's checkpoints in memory share memory here; a container's own /dev/shm has 64 MiB.",
+			},
 			{"emptyDir", object{{"medium", "Memory", ""}, {"sizeLimit", raw(quoted(s.SharedMemory)), ""}}, ""},
 		})
 	}
@@ -253,13 +261,17 @@ func (s *Spec) ganged() gang {
 			g.labels = object{{"kueue.x-k8s.io/queue-name", s.Queue, "Kueue admits the job as a whole, when there is room for all pods."}}
 		}
 		if s.Topology != "" {
-			g.podAnnotations = object{{"kueue.x-k8s.io/podset-required-topology", s.Topology,
-				"All pods within one such part of the network."}}
+			g.podAnnotations = object{{
+				"kueue.x-k8s.io/podset-required-topology", s.Topology,
+				"All pods within one such part of the network.",
+			}}
 		}
 	case "volcano":
 		g.scheduler = "volcano"
-		g.podAnnotations = object{{"scheduling.k8s.io/group-name", s.Name,
-			"The pod group below: its pods are placed together or not at all."}}
+		g.podAnnotations = object{{
+			"scheduling.k8s.io/group-name", s.Name,
+			"The pod group below: its pods are placed together or not at all.",
+		}}
 		g.documents = []object{{
 			{"apiVersion", "scheduling.volcano.sh/v1beta1", ""},
 			{"kind", "PodGroup", ""},

@@ -274,8 +274,10 @@ func (s *Spec) words() []flag {
 	case "slurm":
 		flags = append(flags, flag{slurmNotice, "The file that the script makes: the newest step goes to disk while training goes on."})
 	default:
-		flags = append(flags, flag{"--ckpt-on-file=" + noticeFile,
-			"The preStop hook below makes it: the newest step goes to disk while training goes on."})
+		flags = append(flags, flag{
+			"--ckpt-on-file=" + noticeFile,
+			"The preStop hook below makes it: the newest step goes to disk while training goes on.",
+		})
 	}
 	return append(flags, s.further()...)
 }
@@ -295,8 +297,10 @@ func (s *Spec) meeting() []flag {
 	}
 	return []flag{
 		{"--run-id=" + s.Name, "The name under which the nodes of this job meet."},
-		{fmt.Sprintf("--nnodes=%d", s.Nodes),
-			"An indexed job has its index in JOB_COMPLETION_INDEX, but the number of pods in no variable."},
+		{
+			fmt.Sprintf("--nnodes=%d", s.Nodes),
+			"An indexed job has its index in JOB_COMPLETION_INDEX, but the number of pods in no variable.",
+		},
 		{"--rdzv=muster://" + strings.Join(places, ","), why},
 	}
 }

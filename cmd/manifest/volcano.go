@@ -18,8 +18,10 @@ func volcanoJob(s Spec) string {
 		restart(2, "AbortJob", "Trying again helps nothing: usage errors, a job that must not be restarted (93), a command that cannot "+
 			"be run (126) or found (127)."),
 		restart(93, "AbortJob", ""), restart(126, "AbortJob", ""), restart(127, "AbortJob", ""),
-		object{{"event", "PodEvicted", "Pods that have lost one of them start anew together, from the newest step."},
-			{"action", "RestartJob", ""}},
+		object{
+			{"event", "PodEvicted", "Pods that have lost one of them start anew together, from the newest step."},
+			{"action", "RestartJob", ""},
+		},
 		object{{"event", "PodFailed", "So do those of a job that has failed, maxRetry times."}, {"action", "RestartJob", ""}},
 	}
 	spec := object{
@@ -29,8 +31,10 @@ func volcanoJob(s Spec) string {
 		{"maxRetry", s.BackoffLimit, "New starts of the whole."},
 		{"networkTopology", s.tier(), ""},
 		{"plugins", object{
-			{"svc", raw("[]"),
-				"A headless service, and VC_NODE_HOSTS in each pod: the names of all nodes, from which muster knows where they meet."},
+			{
+				"svc", raw("[]"),
+				"A headless service, and VC_NODE_HOSTS in each pod: the names of all nodes, from which muster knows where they meet.",
+			},
 			{"env", raw("[]"), "VC_TASK_INDEX: the number of the pod."},
 		}, ""},
 		{"tasks", list{object{

@@ -72,8 +72,10 @@ func TestKindsOfFailure(t *testing.T) {
 	if os.Getenv("MUSTER_SOAK") != "1" {
 		kinds = kinds[:soonFailures]
 	}
-	args := []string{"run", "-n", fmt.Sprint(len(kinds)), "--fail-policy", "none", "--log-dir", t.TempDir(), "--", "python3",
-		"testdata/failures.py"}
+	args := []string{
+		"run", "-n", fmt.Sprint(len(kinds)), "--fail-policy", "none", "--log-dir", t.TempDir(), "--", "python3",
+		"testdata/failures.py",
+	}
 	for _, k := range kinds {
 		args = append(args, k.way)
 	}

@@ -21,8 +21,10 @@ func rareWays(t *testing.T) (ways []hangWay) {
 	if dir := controlGroup(t, "cpu", "cpu.cfs_quota_us", "1000", "cpu.max", "1000 100000"); dir != "" {
 		ways = append(ways, hangWay{
 			way: "throttled", kind: diagnose.Starved,
-			says: []string{"it is throttled: a limit of its control group kept it from every core for ", "; it is at hang.py:",
-				"in loops"},
+			says: []string{
+				"it is throttled: a limit of its control group kept it from every core for ", "; it is at hang.py:",
+				"in loops",
+			},
 			during: func(t *testing.T, pid int) { moved(t, dir, pid) },
 			undo: func(t *testing.T, _ string, pid int, _ diagnose.Verdict) {
 				moved(t, filepath.Dir(dir), pid)

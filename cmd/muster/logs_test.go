@@ -265,8 +265,11 @@ func TestLogFormatRefused(t *testing.T) {
 	}{
 		{asText, []string{"run", "--log-format", "xml", "--", "true"}, "--log-format xml: choose one of auto, text, json"},
 		{console.FormatVariable + "=xml", []string{"run", "--", "true"}, "MUSTER_LOG_FORMAT=xml: choose one of auto, text, json"},
-		{console.FormatVariable + "=xml", []string{"store", "--bind", "127.0.0.1:0"},
-			"MUSTER_LOG_FORMAT=xml: choose one of auto, text, json"},
+		{
+			console.FormatVariable + "=xml",
+			[]string{"store", "--bind", "127.0.0.1:0"},
+			"MUSTER_LOG_FORMAT=xml: choose one of auto, text, json",
+		},
 	} {
 		if got := muster(t, []string{c.env}, c.args...); got.status != 2 || !strings.Contains(got.stderr, c.want) {
 			t.Errorf("%s %v: status %d\n%s", c.env, c.args, got.status, got.stderr)

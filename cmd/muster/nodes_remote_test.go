@@ -277,8 +277,9 @@ func TestNodesRemoteNoToken(t *testing.T) {
 	on := startOnHosts(t, "--nnodes", "2:3")
 	for rank := range on {
 		for other, h := range on {
-			for _, args := range [][]string{{"logs", "--rank", fmt.Sprint(other)}, {"exec", "--rank", fmt.Sprint(other), "--",
-				"hostname"}} {
+			for _, args := range [][]string{
+				{"logs", "--rank", fmt.Sprint(other)}, {"exec", "--rank", fmt.Sprint(other), "--", "hostname"},
+			} {
 				got := musterOn(t, on[rank], "", args...)
 				if other == rank {
 					got.expect(t, 0, h.Name)

@@ -121,8 +121,10 @@ func TestCPUs(t *testing.T) {
 		},
 		{"v2 more than the mask", v2.With(tree{"sys/fs/cgroup/kube/cpu.max": "6400000 100000\n"}), 8, "8 CPUs in the affinity mask"},
 		{
-			"v2 path of another namespace", v2.With(tree{"proc/self/cgroup": "0::/../../job\n",
-				"sys/fs/cgroup/cpu.max": "100000 100000\n"}),
+			"v2 path of another namespace", v2.With(tree{
+				"proc/self/cgroup":      "0::/../../job\n",
+				"sys/fs/cgroup/cpu.max": "100000 100000\n",
+			}),
 			1, "1 CPU by the quota in /sys/fs/cgroup/cpu.max (the affinity mask has 8)",
 		},
 		{"v2 mount shows a part", v2.With(tree{

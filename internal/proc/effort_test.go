@@ -12,7 +12,9 @@ func TestEffort(t *testing.T) {
 	began := time.Now()
 	took := Effort(func() {
 		time.Sleep(waits) // the wait is the subject
-		for end := threadTime() + works; threadTime() < end; {
+		end := threadTime() + works
+		for threadTime() < end {
+			continue
 		}
 	})
 	if took < works || took > time.Since(began)-waits+works {

@@ -571,8 +571,10 @@ func TestStopEverywhere(t *testing.T) {
 // is nothing.
 func TestExclusionIsTold(t *testing.T) {
 	for verdict, want := range map[Verdict]string{Restart: "slow", Reassemble: "slow", Fail: ""} {
-		d := Decision{Verdict: verdict, Rank: -1, Exclude: rendezvous.Expulsion{GroupRank: 2, Node: "slow\x1b", Status: 81,
-			Reason: "why\x1b"}}
+		d := Decision{Verdict: verdict, Rank: -1, Exclude: rendezvous.Expulsion{
+			GroupRank: 2, Node: "slow\x1b", Status: 81,
+			Reason: "why\x1b",
+		}}
 		e := DecisionOf(d.Proposal("node-1")).Exclude
 		if want == "" {
 			if e.Any() {

@@ -206,7 +206,8 @@ func TestSlow(t *testing.T) {
 		}, "3 steal"},
 		"swap": {training{
 			ranks: 8, noise: 0.1, factor: only(3, 1.5), node: func(n *Node,
-				passed time.Duration) {
+				passed time.Duration,
+			) {
 				n.Swapped = int64(passed.Seconds() * 500)
 			},
 		}, "3 swap"},

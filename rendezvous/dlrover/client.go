@@ -218,7 +218,10 @@ func (c *Client) waiting(ctx context.Context, name string) (int, error) {
 // params tells how many nodes a round has; of all nodes the first one counts.
 func (c *Client) params(ctx context.Context, least, most int, lastCall time.Duration, unit int, join time.Duration) error {
 	return c.report(ctx, message{"RendezvousParams", []attr{
-		{"min_nodes", least}, {"max_nodes", most}, {"waiting_timeout", seconds(lastCall)}, {"node_unit", unit},
+		{"min_nodes", least},
+		{"max_nodes", most},
+		{"waiting_timeout", seconds(lastCall)},
+		{"node_unit", unit},
 		{"join_timeout", seconds(join)},
 	}})
 }

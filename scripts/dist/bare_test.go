@@ -37,8 +37,10 @@ func TestInstallers(t *testing.T) {
 	t.Parallel()
 	wheel, bin := ourWheel(t), testutil.Peer(t, "installers")
 	for name, c := range map[string]struct{ install, remove []string }{
-		"uv tool": {[]string{bin + "/uv", "tool", "install", "--no-index", wheel}, []string{bin + "/uv", "tool", "uninstall",
-			distribution}},
+		"uv tool": {[]string{bin + "/uv", "tool", "install", "--no-index", wheel}, []string{
+			bin + "/uv", "tool", "uninstall",
+			distribution,
+		}},
 		"pipx": {[]string{bin + "/pipx", "install", wheel}, []string{bin + "/pipx", "uninstall", distribution}},
 	} {
 		home := t.TempDir()

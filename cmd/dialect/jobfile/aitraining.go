@@ -162,7 +162,8 @@ func (j *aitrainingJob) replicas(specs value) {
 	specs.each(func(key *yaml.Node, spec value) {
 		hosts := j.launcher != "" && key.Value != j.launcher
 		g := &aitjGroup{
-			group: group{role: strings.ToLower(key.Value), n: 1}, launches: key.Value == j.launcher, at: spec, complete: ending{word: "All"}, fail: ending{word: "Any"},
+			group: group{role: strings.ToLower(key.Value), n: 1}, launches: key.Value == j.launcher, at: spec,
+			complete: ending{word: "All"}, fail: ending{word: "Any"},
 			scope: ending{word: "All"},
 		}
 		j.groups = append(j.groups, g)
@@ -239,7 +240,8 @@ func (g *aitjGroup) tolerate(item value) {
 		"exceptionalEvent": func(e value) {
 			text, ok := e.text()
 			for event := range strings.SplitSeq(text, ",") {
-				if event = strings.TrimSpace(event); ok && !slices.Contains([]string{"nodeNotReady", "PodForceDeleted", "PodEvicted"}, event) {
+				if event = strings.TrimSpace(event); ok && !slices.Contains([]string{"nodeNotReady", "PodForceDeleted", "PodEvicted"},
+					event) {
 					e.fail("unknown event %q: choose nodeNotReady, PodForceDeleted, PodEvicted", event)
 					return
 				}

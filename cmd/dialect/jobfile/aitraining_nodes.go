@@ -316,7 +316,8 @@ func (j *aitrainingJob) quorum(of ending, policy func(*aitjGroup) ending) (strin
 		if at.node == nil {
 			at = j.value
 		}
-		at.refuse("give the groups that do not count None, or all the same; or start the job's commands by muster run with --success-policy and --fail-policy",
+		at.refuse("give the groups that do not count None, or all the same; or start the job's commands by muster run with "+
+			"--success-policy and --fail-policy",
 			"muster knows policies of all nodes, of any, and of the first, and not %s of groups with %s", of.word, j.words(policy))
 		return "", false
 	}
@@ -371,6 +372,7 @@ func (f *File) aitjVariables(groups []*aitjGroup, of *aitjGroup, i int, at Place
 			own(name+"_PORTS", number), own(name+"_PORTS_NUM", strconv.Itoa(ports)), own(name+"_HOSTS", strings.Join(ends, ",")),
 			own(name+"_HOSTS_NUM", strconv.Itoa(len(ends))))
 	}
-	return append(vars, own("TRAININGJOB_NAME", f.Name), own("TRAININGJOB_NAMESPACE", f.Namespace), own("TRAININGJOB_REPLICA_NAME", of.role),
+	return append(vars, own("TRAININGJOB_NAME", f.Name), own("TRAININGJOB_NAMESPACE", f.Namespace),
+		own("TRAININGJOB_REPLICA_NAME", of.role),
 		own("TRAININGJOB_REPLICA_INDEX", strconv.Itoa(i)), own("TRAININGJOB_SERVICE", self), own("TRAININGJOB_PORTS", port))
 }

@@ -118,8 +118,11 @@ func (v value) podFailurePolicy() {
 				codes.setting("restart-policy", "exit-code")
 				codes.setting("retryable-exit-codes", strings.Join(values, ","))
 				codes.note(Applied, "--restart-policy exit-code --retryable-exit-codes "+strings.Join(values, ","))
-			case action == "Ignore" && operator == "In" && !slices.ContainsFunc(values, func(c string) bool { return c != "80" && c != "81" }):
-				codes.note(Mapped, "muster's statuses of a node at fault and of a straggler: the others go on without it, or wait for another node")
+			case action == "Ignore" && operator == "In" && !slices.ContainsFunc(values, func(c string) bool {
+				return c != "80" && c != "81"
+			}):
+				codes.note(Mapped,
+					"muster's statuses of a node at fault and of a straggler: the others go on without it, or wait for another node")
 			case action == "Count":
 				codes.note(Applied, "such exits count as any other")
 			default:

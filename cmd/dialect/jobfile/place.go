@@ -100,7 +100,9 @@ func (f *File) Place(at Places) (job.Command, []Node, error) {
 	if f.Native && !same {
 		return job.Command{}, nil, errors.New("the nodes run muster run with different commands: give all the same")
 	}
-	plain := f.Native || same && f.Launcher == nil && !slices.ContainsFunc(nodes, func(n Node) bool { return launches(n.Argv) || n.meets(pods) })
+	plain := f.Native || same && f.Launcher == nil && !slices.ContainsFunc(nodes, func(n Node) bool {
+		return launches(n.Argv) || n.meets(pods)
+	})
 	for i := range nodes {
 		n := &nodes[i]
 		if !plain {

@@ -123,7 +123,8 @@ func (r *reader) choose(list []*yaml.Node) (*yaml.Node, error) {
 		if m := get(d, "metadata"); m != nil && m.Kind == yaml.MappingNode {
 			name = scalar(m, "name")
 		}
-		if (r.Kind == "" || strings.EqualFold(r.Kind, k.Value) || strings.EqualFold(r.Kind, kindOf(d))) && (r.Name == "" || r.Name == name) {
+		if (r.Kind == "" || strings.EqualFold(r.Kind, k.Value) || strings.EqualFold(r.Kind, kindOf(d))) &&
+			(r.Name == "" || r.Name == name) {
 			found = append(found, d)
 		}
 		names = append(names, fmt.Sprintf("%s %s (line %d)", k.Value, name, d.Line))

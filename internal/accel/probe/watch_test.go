@@ -51,8 +51,10 @@ func TestWatchEnds(t *testing.T) {
 		script, want string
 		hung         bool
 	}{
-		"hangs": {"echo '" + hello + `'; echo '{"t":"at","call":"nvmlInit_v2","gpu":-1}'; sleep 60`, "hung for 1s in nvmlInit_v2",
-			true},
+		"hangs": {
+			"echo '" + hello + `'; echo '{"t":"at","call":"nvmlInit_v2","gpu":-1}'; sleep 60`, "hung for 1s in nvmlInit_v2",
+			true,
+		},
 		"crashes":    {"echo '" + hello + "'; echo sad >&2; kill -ABRT $$", "(sad)", false},
 		"refuses":    {"echo '" + hello + `'; echo '{"t":"fatal","call":"nvmlInit_v2","rc":18}'`, "driver and library differ", false},
 		"no library": {"echo '" + hello + `'; echo '{"t":"fatal","call":"dlopen","rc":12}'`, "there is no nvidia-smi", false},

@@ -97,8 +97,10 @@ var faultKinds = sync.OnceValue(func() map[string]faultKind {
 		"persistence-off": {gpu: true, nums: yes(), of: nvidia},
 		"compute-mode":    {gpu: true, nums: value(0, 3, 2), of: nvidia},
 		"busy": {
-			gpu: true, nums: map[string]span{"mib": {0, maxMemoryMiB, 2048, false}, "pid": {0, 1 << 22, 0, false},
-				"percent": {0, 100, 100, false}},
+			gpu: true, nums: map[string]span{
+				"mib": {0, maxMemoryMiB, 2048, false}, "pid": {0, 1 << 22, 0, false},
+				"percent": {0, 100, 100, false},
+			},
 			of: nvidiaOrAMD,
 		},
 		"heterogeneous": {
@@ -138,9 +140,10 @@ var faultKinds = sync.OnceValue(func() map[string]faultKind {
 		"unreachable":   {peers: true, nums: yes()},
 		"mtu-blackhole": {peers: true, nums: map[string]span{"mtu": {minMTU, maxMTU, 1500, false}}},
 
-		"pair-hang":         {nums: yes(), text: map[string]string{"pair": ""}},
-		"pair-corrupt":      {nums: yes(), text: map[string]string{"pair": ""}},
-		"pair-error":        {nums: yes(), text: map[string]string{"pair": "", "text": "CUDA error: an illegal memory access was encountered"}},
+		"pair-hang":    {nums: yes(), text: map[string]string{"pair": ""}},
+		"pair-corrupt": {nums: yes(), text: map[string]string{"pair": ""}},
+		"pair-error": {nums: yes(), text: map[string]string{"pair": "", "text": "CUDA error: an illegal memory access was " +
+			"encountered"}},
 		"nvlink-none":       {nums: yes(), of: nvidia},
 		"driver-mismatch":   {nums: yes(), text: map[string]string{"library": ""}, of: nvidia},
 		"driver-not-loaded": {nums: yes()},

@@ -263,12 +263,12 @@ func TestLetsStart(t *testing.T) {
 			_, err := os.Lstat(filepath.Join(k.parent, "job-one", dirName))
 			return err == nil
 		}
-		time.Sleep(openAfter - 1)
+		time.Sleep(openAfter - time.Nanosecond)
 		synctest.Wait()
 		if isThere() {
 			t.Error("it is opened while workers start")
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if !isThere() {
 			t.Error("it is not opened")

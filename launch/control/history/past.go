@@ -259,7 +259,8 @@ func Jobs(runs []Run) []Run {
 
 // beside reports whether both were nodes of one job, which was there at one time.
 func (r *Run) beside(other *Run) bool {
-	return r.Status.RunID == other.Status.RunID && r.Muster.Beside(&other.Muster) && !r.Began.After(*other.Ended) && !other.Began.After(*r.Ended)
+	return r.Status.RunID == other.Status.RunID && r.Muster.Beside(&other.Muster) && !r.Began.After(*other.Ended) &&
+		!other.Began.After(*r.Ended)
 }
 
 // Ended finds what is kept in directories of the job that a name means and that has ended, of the last one without a

@@ -85,8 +85,10 @@ func TestStatus(t *testing.T) {
 				Rank: 1, Node: "n0", Phase: report.PhaseFailed, LocalRank: 1,
 				LastExit: &report.RankExit{ExitCode: 137, Signal: "SIGKILL", Time: began},
 			},
-			{Rank: 0, Node: "n0", Phase: report.PhaseRunning, PID: 12, StartTime: &began, CPUSeconds: new(90.0),
-				ResidentBytes: new(int64(3 << 30))},
+			{
+				Rank: 0, Node: "n0", Phase: report.PhaseRunning, PID: 12, StartTime: &began, CPUSeconds: new(90.0),
+				ResidentBytes: new(int64(3 << 30)),
+			},
 		},
 		Sidecars: []report.Sidecar{{Node: "n0", Command: "board", State: "Running", PID: 5, Port: 80, Healthy: new(false)}},
 		Tasks:    []report.Task{{Node: "n1", LastKnown: new(noon.Add(-time.Minute))}},
