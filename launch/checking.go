@@ -153,6 +153,10 @@ func (a *Agent) check(ctx context.Context) (*policy.Decision, error) {
 	case errors.Is(err, rendezvous.ErrStoreClosed):
 		a.Log.Debug().Err(err).Msg("check given up")
 		return &policy.Decision{Verdict: policy.WaitForVerdict}, nil // the store is lost, which will be said
+	case err != nil && examines: // nobody has asked for it
+		a.Log.Warn().Err(err).Msg("the check after the hang could not be done; the workers start all the same")
+		a.Steering.checked(out, nil, err, took)
+		return nil, nil //nolint:nilnil // see above
 	case err != nil:
 		a.Steering.checked(out, nil, err, took)
 		return &policy.Decision{

@@ -97,7 +97,9 @@ func TestExaminedNodeStays(t *testing.T) {
 	unfit, fit := leaves(errhint.Faulty), again
 	unfit.Out.Excluded, fit.Out.Excluded = gone, gone
 	undecided := testCheck{Out: CheckOutcome{Status: errhint.Undecided, Everybody: true, Message: "either of them is bad"}}
+	broken := testCheck{Err: "a peer speaks in tongues"}
 	for says, checks := range map[string]map[int]testCheck{
+		"a peer speaks in tongues":                                                   {0: broken, 1: broken},
 		"which is not excluded: too few nodes would be left":                         {0: fit, 1: unfit},
 		"the check after the hang could not be done; the workers start all the same": {0: undecided, 1: undecided},
 	} {
