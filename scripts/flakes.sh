@@ -44,7 +44,8 @@ for ((i = 1; i <= n; i++)); do
 		rm -rf "$runtime"
 		go tool test2json -p "$name" <"$log" >$out/run.json
 		cat $out/run.json >>$out/all.json
-		# What fails a run without failing a test, as a goroutine that is left or a race between tests, is a line of its own: one that has begun and not passed.
+		# What fails a run without failing a test, as a goroutine that is left, is a line of its own: one that has begun and
+		# not passed.
 		if [ $rc -eq 0 ]; then
 			rm "$log"
 		elif ! grep -q '"Action":"fail","Package":"[^"]*","Test"' $out/run.json; then

@@ -3,9 +3,11 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -131,21 +133,23 @@ func TestExecEnded(t *testing.T) {
 	goesOn := exec.CommandContext(t.Context(), "muster", "exec", "--rank", "0", "--", "cat")
 	for _, c := range []*exec.Cmd{killed, goesOn} {
 		c.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+j.runtimeDir)
-		if _, err := c.StdinPipe(); err != nil {
-			t.Fatal(err)
+		in, err := c.StdinPipe()
+		var said io.Reader
+		if err == nil {
+			said, err = c.StdoutPipe()
 		}
-	}
-	said, err := killed.StdoutPipe()
-	for _, c := range []*exec.Cmd{killed, goesOn} {
 		if err == nil {
 			err = c.Start()
 		}
-	}
-	if err == nil {
-		_, err = said.Read(make([]byte, 1))
-	}
-	if err != nil {
-		t.Fatal(err)
+		if err == nil && c == goesOn {
+			_, err = in.Write([]byte("ready"))
+		}
+		if err == nil { // it is the command, and no muster any more
+			_, err = said.Read(make([]byte, 1))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 	_ = killed.Process.Kill()
 	_ = killed.Wait() // its status says it
@@ -175,13 +179,15 @@ func TestExecEnded(t *testing.T) {
 		}
 		return len(ended) >= len(want)
 	})
+	slices.Sort(want)
+	slices.Sort(ended) // on a busy machine two may be seen to end at one moment
 	if diff := cmp.Diff(want, ended); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	steering(t, j.runtimeDir, "stop", "--now").expect(t, 0)
 	j.wait().expect(t, 143)
-	if err := goesOn.Process.Kill(); err != nil { // it has outlived the job
-		t.Error(err)
+	_ = goesOn.Process.Kill()
+	if err := goesOn.Wait(); goesOn.ProcessState.ExitCode() != -1 { // it has outlived the job
+		t.Errorf("it has ended before: %v", err)
 	}
-	_ = goesOn.Wait() // as above
 }
