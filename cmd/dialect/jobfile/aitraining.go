@@ -27,6 +27,9 @@ var aitjPolicies = map[string]string{
 	"OnNodeFailWithExitCode": "on-node-fail-or-exit-code",
 }
 
+// aitjRestarts are the restart policies.
+var aitjRestarts = []string{"Always", "OnFailure", "OnNodeFail", "Never", "ExitCode", "OnNodeFailWithExitCode"}
+
 // aitjGroup is a group of equal replicas of an AITrainingJob.
 type aitjGroup struct {
 	group
@@ -182,11 +185,15 @@ func (j *aitrainingJob) replicas(specs value) {
 					t.note(Mapped, "masters have the first ranks")
 				}
 			},
-			"minReplicas":      number(&g.least, &g.leastAt, 1),
-			"maxReplicas":      number(&g.most, &g.mostAt, 1),
-			"completePolicy":   g.complete.read,
-			"failPolicy":       g.fail.read,
-			"restartPolicy":    func(p value) { g.policy = p },
+			"minReplicas":    number(&g.least, &g.leastAt, 1),
+			"maxReplicas":    number(&g.most, &g.mostAt, 1),
+			"completePolicy": g.complete.read,
+			"failPolicy":     g.fail.read,
+			"restartPolicy": func(p value) { // also of groups whose policy is of no effect
+				if _, ok := p.choice(aitjRestarts...); ok {
+					g.policy = p
+				}
+			},
 			"restartScope":     g.scope.scope,
 			"restartLimit":     number(&g.limited, &g.limit, 0),
 			"restartTimeLimit": number(&g.windowed, &g.window, 1),
@@ -249,7 +256,7 @@ func (g *aitjGroup) tolerate(item value) {
 			g.events, g.eventsAt = true, e
 		},
 		"restartPolicy": func(p value) {
-			if _, ok := p.choice("Always", "OnFailure", "OnNodeFail", "Never", "ExitCode", "OnNodeFailWithExitCode"); ok {
+			if _, ok := p.choice(aitjRestarts...); ok {
 				p.note(Mapped, "the replicas' policy, and what is listed beside it")
 			}
 		},
@@ -285,10 +292,7 @@ func (j *aitrainingJob) restarts(g *aitjGroup) (policy, codes string) {
 	word := "Never"
 	switch {
 	case g.policy.node != nil:
-		var ok bool
-		if word, ok = g.policy.choice("Always", "OnFailure", "OnNodeFail", "Never", "ExitCode", "OnNodeFailWithExitCode"); !ok {
-			return "never", ""
-		}
+		word = g.policy.node.Value
 	case len(g.codes) > 0 && g.events:
 		word = "OnNodeFailWithExitCode"
 	case len(g.codes) > 0:

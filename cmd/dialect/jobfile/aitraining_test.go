@@ -130,6 +130,8 @@ func TestAITrainingJobRefuses(t *testing.T) {
 		{"priority: x", []string{"trainer: replicas: 6, maxReplicas: 5"}, "the number of replicas, 6, is above the most, 5"},
 		{"priority: x", []string{"trainer: replicas: 1, minReplicas: 2"}, "the number of replicas, 1, is below the least, 2"},
 		{"priority: x", []string{"trainer: restartPolicy: OnNodeFails"}, "did you mean OnNodeFail?"},
+		{"priority: x", []string{"launcher: ", "trainer: failPolicy: None, restartPolicy: OnNodeFails"}, "did you mean OnNodeFail?"},
+		{"priority: x", []string{"launcher: ", "trainer: ", "other: restartPolicy: OnNodeFails"}, "did you mean OnNodeFail?"},
 		{"priority: x", []string{"trainer: restartScope: Pods"}, "did you mean Pod?"},
 		{"priority: x", []string{"trainer: faultTolerantPolicy: [{exitCodes: 1-x}]"}, `"1-x" is no exit code`},
 		{"priority: x", []string{"trainer: faultTolerantPolicy: [{exceptionalEvent: nodeAway}]"}, `unknown event "nodeAway"`},
