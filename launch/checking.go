@@ -117,7 +117,7 @@ func (a *Agent) check(ctx context.Context) (*policy.Decision, error) {
 	}
 	a.status.Checking(m.Round)
 	in := CheckInput{
-		Round: m.Round, Board: board, Suspect: a.suspect, Tree: a.tree, Dir: a.Plan.Dir, Python: a.Plan.Python(),
+		Round: m.Round, Board: board, Suspect: a.suspect || a.afterHang(), Tree: a.tree, Dir: a.Plan.Dir, Python: a.Plan.Python(),
 		Env:  func(localRank int) ([]string, error) { return a.Plan.CheckEnv(m.Round, localRank) },
 		Fork: a.checkForker(),
 	}

@@ -10,13 +10,19 @@ import (
 // does not check them otherwise. It did not ask for that: where the others cannot do without a node that is found unfit,
 // or nothing can be said, the workers start all the same.
 
-// examines reports whether the nodes of this round are examined for that reason.
-func (a *Agent) examines() bool {
+// afterHang reports whether the round before has ended by such a hang. What an earlier check found good is examined again
+// then, too.
+func (a *Agent) afterHang() bool {
 	m := a.meeting
-	if m.Orders.CheckAt == 0 || m.Number != m.Orders.CheckAt || a.Examiner == nil {
+	return m.Orders.CheckAt != 0 && m.Number == m.Orders.CheckAt
+}
+
+// examines reports whether the nodes of this round are examined for that reason alone.
+func (a *Agent) examines() bool {
+	if !a.afterHang() || a.Examiner == nil {
 		return false
 	}
-	if m.GroupRank == 0 {
+	if a.meeting.GroupRank == 0 {
 		a.Log.Warn().Msg("the workers hung, and no cause was found: the nodes are checked before they start again")
 	}
 	return true

@@ -59,6 +59,19 @@ func TestExaminedAfterHang(t *testing.T) {
 	}
 }
 
+// A job that checks its nodes before each round does not rest on what an earlier check found good.
+func TestCheckedAnewAfterHang(t *testing.T) {
+	t.Parallel()
+	c := startAgents(t, 2, hangsOnce, examined(nil, func(n *testNode) { n.Examined, n.Checks = nil, map[int]testCheck{0: {}} }))
+	c.ends(0, 0)
+	for _, n := range c.nodes {
+		text, err := os.ReadFile(n.path("checks"))
+		if err != nil || !strings.Contains(string(text), "round 0 suspect false") || !strings.Contains(string(text), "round 1 suspect true") {
+			t.Errorf("node %d: %v\n%s", n.Index, err, text)
+		}
+	}
+}
+
 // A hang whose cause is known needs no examination.
 func TestNotExaminedAfterExplainedHang(t *testing.T) {
 	t.Parallel()

@@ -168,7 +168,7 @@ func (a *Agent) stepHang(ctx context.Context, h hang, lingers bool) policy.Decis
 			Status: errhint.Deadline, Exclude: h.exclude, Further: further, Text: a.hangText(h),
 		})
 	}
-	if d.Verdict == policy.Restart && a.Examiner != nil && unexplained(&h.verdict) {
+	if d.Verdict == policy.Restart && (a.Examiner != nil || a.Checker != nil) && unexplained(&h.verdict) {
 		d.Orders = a.meeting.Orders
 		d.Orders.Version++
 		d.Orders.CheckAt = a.meeting.Number + 1
