@@ -213,19 +213,7 @@ func (v served) Exec(ctx context.Context, by control.Peer, w control.ExecWanted,
 			mostGuests),
 			"end one of them"), errhint.TryAgain)
 	}
-	terminal, end := "", unix.SIGTERM
-	if w.Terminal != nil {
-		terminal, end = w.Terminal.Type, unix.SIGHUP // shells that somebody types into ignore SIGTERM
-	}
-	env := control.EnterEnv(rank.Env, w.Attempt, terminal)
-	path, err := proc.LookPath(w.Command[0], rank.Dir, env)
-	var p *proc.Process
-	if err == nil {
-		p, err = tree.StartBeside(proc.Spec{
-			Path: path, Args: w.Command, Env: env, Dir: rank.Dir, CPUs: cpus, Files: files[:], Terminal: w.Terminal != nil,
-			Label: "the command in the place of rank " + strconv.Itoa(w.Rank),
-		})
-	}
+	p, err := Enter(tree, rank, cpus, w, files)
 	if err != nil {
 		<-guests
 		return nil, err
@@ -236,25 +224,46 @@ func (v served) Exec(ctx context.Context, by control.Peer, w control.ExecWanted,
 	go func() { // who has started it ends it
 		<-p.Done()
 		<-guests
-		s.execEvent(control.ExecEnded, by, w, p.PID(), endedAs(p.Exit(), true))
+		s.execEvent(control.ExecEnded, by, w, p.PID(), EndedAs(p.Exit(), true))
 	}()
-	return guest{p, tree, end}, nil
+	return p, nil
 }
 
-// guest is a command in the place of a worker.
-type guest struct {
+// Guest is a command in the place of a worker.
+type Guest struct {
 	*proc.Process
 	tree *proc.Tree
 	end  syscall.Signal // what it is asked to end with
 }
 
+// Enter starts a command in the place of a worker that runs here. Who calls it ends the command.
+func Enter(tree *proc.Tree, rank control.Rank, cpus []int, w control.ExecWanted, files [3]*os.File) (*Guest, error) {
+	terminal, end := "", unix.SIGTERM
+	if w.Terminal != nil {
+		terminal, end = w.Terminal.Type, unix.SIGHUP // shells that somebody types into ignore SIGTERM
+	}
+	env := control.EnterEnv(rank.Env, w.Attempt, terminal)
+	path, err := proc.LookPath(w.Command[0], rank.Dir, env)
+	if err != nil {
+		return nil, err
+	}
+	p, err := tree.StartBeside(proc.Spec{
+		Path: path, Args: w.Command, Env: env, Dir: rank.Dir, CPUs: cpus, Files: files[:], Terminal: w.Terminal != nil,
+		Label: "the command in the place of rank " + strconv.Itoa(w.Rank),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Guest{p, tree, end}, nil
+}
+
 // End implements control.Command.
-func (g guest) End(grace time.Duration) error {
+func (g *Guest) End(grace time.Duration) error {
 	return g.tree.StopBeside(context.Background(), proc.Ladder{Signal: g.end, Grace: grace}, g.Process)
 }
 
-// endedAs tells in an event how a command has ended, without its status where that is not known.
-func endedAs(end proc.Exit, known bool) func(*control.Event) {
+// EndedAs tells in an event how a command has ended, without its status where that is not known.
+func EndedAs(end proc.Exit, known bool) func(*control.Event) {
 	return func(e *control.Event) {
 		e.Time, e.Seconds = end.Ended, end.Ended.Sub(end.Started).Round(time.Millisecond).Seconds()
 		if !known {
@@ -295,7 +304,7 @@ func (v served) Entered(by control.Peer, w control.ExecWanted) {
 		}()
 		end, err := p.Wait(ctx)
 		if err == nil || errors.Is(err, proc.ErrStatusUnknown) {
-			s.execEvent(control.ExecEnded, by, w, by.PID, endedAs(end, err == nil))
+			s.execEvent(control.ExecEnded, by, w, by.PID, EndedAs(end, err == nil))
 		}
 		s.mu.Lock()
 		s.entered--
@@ -309,16 +318,21 @@ const mostTold = 256
 // execEvent records that somebody runs a command in a rank's place, with what of its command line may be shown.
 func (s *Steering) execEvent(kind control.EventType, by control.Peer, w control.ExecWanted, pid int, fill func(*control.Event)) {
 	s.happened(kind, func(e *control.Event) {
-		rank := w.Rank
-		e.Rank, e.PID, e.By = &rank, pid, &by
-		e.Message = printable.Output(shellescape.QuoteCommand(job.ShownArgsBut(w.Command, s.plan.Job.Vars())))
-		if len(e.Message) > mostTold {
-			e.Message = strings.ToValidUTF8(e.Message[:mostTold], "") + "..."
-		}
+		DescribeExec(e, by, w, pid, s.plan.Job.Vars())
 		if fill != nil {
 			fill(e)
 		}
 	})
+}
+
+// DescribeExec tells in an event who runs which command in the place of a rank of a job with these variables.
+func DescribeExec(e *control.Event, by control.Peer, w control.ExecWanted, pid int, vars []job.Var) {
+	rank := w.Rank
+	e.Rank, e.PID, e.By = &rank, pid, &by
+	e.Message = printable.Output(shellescape.QuoteCommand(job.ShownArgsBut(w.Command, vars)))
+	if len(e.Message) > mostTold {
+		e.Message = strings.ToValidUTF8(e.Message[:mostTold], "") + "..."
+	}
 }
 
 // LogsRead implements control.Executor.

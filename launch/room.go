@@ -11,19 +11,15 @@ import (
 	"muster/launch/rundir"
 )
 
-// Room is the run directory of processes that a driver starts one by one on this machine: in a debug job they are
-// described there, so that muster exec enters them. Nil is the room of a job that needs none.
+// Room is the run directory of processes that a driver starts one by one on this machine. In a debug job they are
+// described there.
 type Room struct {
 	agent Agent
 	dir   rundir.Dir
 }
 
-// OpenRoom makes the run directory of a plan; nil where nothing would be in it. The caller closes it, and has what
-// Removed returns removed when it is killed.
+// OpenRoom makes the run directory of a plan. The caller closes it, and has Dir removed when it is killed.
 func OpenRoom(p *plan.Plan, log zerolog.Logger) (*Room, error) {
-	if !p.Job.Debug.On && !p.Job.Warm.Wanted() {
-		return nil, nil
-	}
 	dir, err := p.OpenRunDir(log)
 	if err != nil {
 		return nil, err
@@ -32,17 +28,12 @@ func OpenRoom(p *plan.Plan, log zerolog.Logger) (*Room, error) {
 	return &Room{agent: Agent{Plan: p, Log: log}, dir: dir}, nil
 }
 
-// Removed is the directory that is to be removed at the end, whoever does it.
-func (d *Room) Removed() []string {
-	if d == nil {
-		return nil
-	}
-	return []string{d.agent.Plan.RunDir}
-}
+// Dir is the directory.
+func (d *Room) Dir() string { return d.agent.Plan.RunDir }
 
 // Tell describes the process of a rank that is about to start, in a debug job.
 func (d *Room) Tell(w plan.Worker) error {
-	if d == nil || !d.agent.Plan.Job.Debug.On {
+	if !d.agent.Plan.Job.Debug.On {
 		return nil
 	}
 	dir := d.agent.Plan.RunDir
@@ -57,9 +48,6 @@ func (d *Room) Tell(w plan.Worker) error {
 
 // Forget removes what was told of a rank whose process has ended.
 func (d *Room) Forget(w plan.Worker) error {
-	if d == nil {
-		return nil
-	}
 	var errs []error
 	for _, dir := range []string{"env", debugDir} {
 		if err := os.Remove(filepath.Join(d.agent.Plan.RunDir, dir, debugName(w.Rank))); !errors.Is(err, os.ErrNotExist) {
@@ -70,9 +58,4 @@ func (d *Room) Forget(w plan.Worker) error {
 }
 
 // Close removes the directory.
-func (d *Room) Close() error {
-	if d == nil {
-		return nil
-	}
-	return d.dir.Remove()
-}
+func (d *Room) Close() error { return d.dir.Remove() }

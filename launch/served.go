@@ -157,8 +157,8 @@ func (v served) Rank(_ context.Context, rank int) (control.Rank, error) {
 	return control.Rank{}, errhint.Usagef("the job has no rank %d: its ranks are 0 to %d", rank, s.status.WorldSize-1)
 }
 
-// recentLines is how many lines of each stream are told.
-const recentLines = 200
+// RecentLines is how many of the last lines of each stream are told.
+const RecentLines = 200
 
 // Recent implements control.Rememberer.
 func (v served) Recent(rank int) (control.Recent, error) {
@@ -172,7 +172,7 @@ func (v served) Recent(rank int) (control.Recent, error) {
 	w := s.places[i].worker
 	s.mu.Unlock()
 	r := control.Recent{PID: w.proc.PID(), Running: w.runs()}
-	r.Stdout, r.Stderr = w.logs.Recent(recentLines)
+	r.Stdout, r.Stderr = w.logs.Recent(RecentLines)
 	return r, nil
 }
 

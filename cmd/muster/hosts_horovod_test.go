@@ -92,6 +92,13 @@ func TestHostsHorovodElastic(t *testing.T) {
 	if n := len(worlds(t, first)); n != 4 {
 		t.Errorf("%d workers have run, want 4: those that stay keep their processes", n)
 	}
+	// All workers can be entered and looked at from the launcher's machine, by the ranks of the world that runs now.
+	for _, r := range worldOn(t, j.launcher).Ranks {
+		musterOn(t, j.launcher, "", "exec", "--rank", fmt.Sprint(r.Rank), "--", "sh", "-c", "echo at $HOROVOD_HOSTNAME").
+			expect(t, 0, "at "+r.Node)
+		musterOn(t, j.launcher, "", "logs", "--rank", fmt.Sprint(r.Rank), "--tail", "1").expect(t, 2, "keeps no log files")
+	}
+	musterOn(t, j.launcher, "", "stacks").expect(t, 0, "process python")
 	// node2 is replaced by node5: its pod is deleted by force.
 	j.sshd[1].Stop()
 	j.on[1].Kill()

@@ -39,7 +39,7 @@ func (n *remoteNode) processes(ctx context.Context, here node.Here, in *launch.I
 	defer func() { err = errors.Join(err, room.Close()) }()
 	tree, err := proc.Open(proc.Config{
 		Log: log, Marker: plan.Mark(), Guardian: n.config.Guardian, Cgroup: true,
-		RemoveOnDeath: append(room.Removed(), n.dir),
+		RemoveOnDeath: []string{room.Dir(), n.dir},
 	})
 	if err != nil {
 		return fmt.Errorf("cannot look after processes: %w", err)
@@ -51,9 +51,15 @@ func (n *remoteNode) processes(ctx context.Context, here node.Here, in *launch.I
 	}
 	defer func() { err = errors.Join(err, warm.Close()) }()
 	p := &processSet{
-		node: n, plan: plan, tree: tree, room: room, warm: warm, log: log, running: map[int]*proc.Process{},
-		starting: map[int]*StopProcess{},
+		node: n, plan: plan, tree: tree, room: room, warm: warm, log: log, running: map[int]*hostWorker{},
+		starting: map[int]*StopProcess{}, places: map[int]*hostWorker{},
 	}
+	server := p.openFront(log) //nolint:contextcheck // Close ends it
+	n.link.Accept(server.Take)
+	defer func() {
+		n.link.Accept(nil)
+		err = errors.Join(err, server.Close())
+	}()
 	for ctx.Err() == nil {
 		select {
 		case m := <-n.link.Processes():
@@ -62,6 +68,8 @@ func (n *remoteNode) processes(ctx context.Context, here node.Here, in *launch.I
 				p.begin(ctx, m)
 			case StopProcess:
 				p.wg.Go(func() { p.stop(context.WithoutCancel(ctx), m) })
+			case RankProcess:
+				p.ranked(m)
 			}
 		case m := <-n.link.Asks():
 			_ = n.link.Answer(p.asked(m)) // a launcher that is lost is met elsewhere
@@ -96,7 +104,7 @@ type processSet struct {
 	node *remoteNode
 	plan *plan.Plan
 	tree *proc.Tree
-	room *launch.Room // nil where nothing needs one
+	room *launch.Room
 	warm *warm.Starts
 	log  zerolog.Logger
 	wg   sync.WaitGroup // one for each, and for each that is being stopped
@@ -104,7 +112,8 @@ type processSet struct {
 	starts sync.WaitGroup
 
 	mu      sync.Mutex
-	running map[int]*proc.Process
+	running map[int]*hostWorker // by the launcher's names for them
+	places  map[int]*hostWorker // the newest by local rank, also where it has ended
 	// starting are those that do not run yet, with the request to stop that has come meanwhile; nil: none.
 	starting map[int]*StopProcess
 }
@@ -138,7 +147,7 @@ func (p *processSet) all() []*proc.Process {
 	defer p.mu.Unlock()
 	var list []*proc.Process
 	for _, running := range p.running {
-		list = append(list, running)
+		list = append(list, running.proc)
 	}
 	return list
 }
@@ -147,6 +156,8 @@ func (p *processSet) all() []*proc.Process {
 func (p *processSet) start(ctx context.Context, m StartProcess) {
 	w := p.plan.Process(m.Env)
 	w.Rank = m.Rank
+	worker := &hostWorker{Worker: w, local: m.Local, began: time.Now(), rank: m.Rank, world: m.World}
+	worker.logs = p.logFilesOf(m.Rank, worker.began)
 	var theirs []*os.File
 	var shown sync.WaitGroup
 	defer func() {
@@ -180,9 +191,9 @@ func (p *processSet) start(ctx context.Context, m StartProcess) {
 		theirs = append(theirs, w)
 		shown.Go(func() {
 			defer func() { _, _ = r.Close(), copies.Close() }()
-			var from io.Reader = r
+			from := io.TeeReader(r, &worker.last[i])
 			if copies != nil {
-				from = io.TeeReader(r, copies)
+				from = io.TeeReader(from, copies)
 			}
 			Prefix(to, from, func() string { return output.ProcessPrefix(logs, m.Rank, p.node.order.Name, stream, time.Now()) })
 		})
@@ -198,8 +209,9 @@ func (p *processSet) start(ctx context.Context, m StartProcess) {
 		failed(err)
 		return
 	}
+	worker.proc = started
 	p.mu.Lock()
-	p.running[m.ID] = started
+	p.running[m.ID], p.places[m.Local] = worker, worker
 	stop := p.starting[m.ID]
 	delete(p.starting, m.ID)
 	p.mu.Unlock()
@@ -242,8 +254,8 @@ func (p *processSet) stop(ctx context.Context, m StopProcess) {
 	if running == nil {
 		return
 	}
-	if err := p.tree.Stop(ctx, proc.Ladder{Signal: syscall.SIGTERM, Grace: m.Grace, Spare: true}, running); err != nil {
-		p.log.Error().Err(err).Int("pid", running.PID()).Msg("a process could not be ended")
+	if err := p.tree.Stop(ctx, proc.Ladder{Signal: syscall.SIGTERM, Grace: m.Grace, Spare: true}, running.proc); err != nil {
+		p.log.Error().Err(err).Int("pid", running.proc.PID()).Msg("a process could not be ended")
 	}
 }
 

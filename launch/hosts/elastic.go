@@ -46,7 +46,9 @@ type elasticJob struct {
 
 	mu    sync.Mutex
 	hosts map[string]*elasticHost
-	ids   int // of processes
+	ids   int           // of processes
+	world int           // the number of the newest one
+	rules *elasticRules // set before the driver runs
 }
 
 // ElasticConfig is an elastic Horovod job.
@@ -103,7 +105,8 @@ func (j *elasticJob) run(ctx context.Context) (err error) {
 	}
 	defer openFront(frontConfig{ //nolint:contextcheck // its end bounds itself
 		RunID: asked.RunID, Name: asked.Command.Name, Role: control.Driver, Environ: l.config.Environ, Grace: asked.Stop.Grace,
-		Interrupts: in, Status: j.told.now, Events: &j.told.events, Ask: j.ask, Guard: l.tree.RemoveOnDeath, View: view, Log: log,
+		Interrupts: in, Status: j.told.now, Events: &j.told.events, Ask: j.ask, Reach: j.reachRanks, Evidence: j.look,
+		Guard: l.tree.RemoveOnDeath, View: view, Log: log,
 	}).close()
 	if j.dialer, err = l.dialer(j.marker); err != nil {
 		return l.refused(asked, err)
@@ -115,12 +118,13 @@ func (j *elasticJob) run(ctx context.Context) (err error) {
 	}
 	defer func() { _ = j.doors.Close() }()
 	j.clients = kv.NewClients(asked.Meeting.StoreAllow, log)
-	running, rules, err := j.rules(ctx)
+	running, rules, err := j.openRules(ctx)
 	if err != nil {
 		return err
 	}
+	j.rules = rules
 	cfg := j.driverConfig(source)
-	cfg.Began = rules.began
+	cfg.Began = j.began
 	judged(&cfg.Rules, j.launcher.job.Restart)
 	driver, err := elastic.New(cfg)
 	if err != nil {
@@ -220,6 +224,8 @@ type elasticHost struct {
 type elasticProcess struct {
 	host   *elasticHost
 	id     int
+	local  int // its local rank
+	pid    int // known to who takes events
 	done   chan struct{}
 	once   sync.Once
 	status int
@@ -250,7 +256,7 @@ func (p *elasticProcess) end(status int, lost bool) {
 }
 
 // Start implements elastic.Spawner.
-func (j *elasticJob) Start(ctx context.Context, host string, _ int, env []string, label string) (elastic.Process, error) {
+func (j *elasticJob) Start(ctx context.Context, host string, local int, env []string, label string) (elastic.Process, error) {
 	h := j.host(host) //nolint:contextcheck // who asks first may give up; the agent is for all of the host's workers
 	select {
 	case <-h.ready:
@@ -268,14 +274,16 @@ func (j *elasticJob) Start(ctx context.Context, host string, _ int, env []string
 	}
 	j.mu.Lock()
 	j.ids++
-	p := &elasticProcess{host: h, id: j.ids, done: make(chan struct{})}
+	p, world := &elasticProcess{host: h, id: j.ids, local: local, done: make(chan struct{})}, j.world
 	j.mu.Unlock()
 	h.mu.Lock()
 	h.processes[p.id] = p
 	h.mu.Unlock()
 	rank, err := strconv.Atoi(label)
 	if err == nil {
-		err = h.fleet.StartProcess(0, StartProcess{ID: p.id, Env: env, Label: "rank " + label + " on " + host, Rank: rank})
+		err = h.fleet.StartProcess(0, StartProcess{
+			ID: p.id, Env: env, Label: "rank " + label + " on " + host, Rank: rank, Local: local, World: world,
+		})
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot start a worker on %s: %w", host, err)
@@ -328,7 +336,7 @@ func (j *elasticJob) host(name string) *elasticHost {
 		}}},
 		Min: 1, StartTimeout: job.Hosts.StartTimeout, Linger: job.Stop.Grace, Transient: sshexec.Transient,
 		Output: &Output{Stdout: j.launcher.config.Stdout, Stderr: j.launcher.config.Stderr, Log: j.launcher.config.Console.HostsLog()},
-		Logs:   j.logs, Log: j.launcher.config.Log, Process: func(_ int, e ProcessEvent) { h.event(e) },
+		Logs:   j.logs, Log: j.launcher.config.Log, Process: func(_ int, e ProcessEvent) { j.event(name, h, e) },
 	})
 	j.hosts[name] = h
 	go func() {
@@ -395,17 +403,22 @@ func (j *elasticJob) reach(h *elasticHost, name string) error {
 	return err
 }
 
-// event takes what became of a process.
-func (h *elasticHost) event(e ProcessEvent) {
-	if !e.Ended {
-		return
-	}
+// event takes what became of a process of the host with a name.
+func (j *elasticJob) event(name string, h *elasticHost, e ProcessEvent) {
 	h.mu.Lock()
 	p := h.processes[e.ID]
-	delete(h.processes, e.ID)
+	if e.Ended {
+		delete(h.processes, e.ID)
+	}
 	h.mu.Unlock()
-	if p != nil {
+	switch {
+	case p == nil:
+	case e.Ended:
+		j.rules.gone(name, p.local, p.pid)
 		p.end(e.Status, false)
+	default:
+		p.pid = e.PID
+		j.rules.started(name, p.local, e.PID)
 	}
 }
 

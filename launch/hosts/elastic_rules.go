@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"muster/horovod"
@@ -56,12 +57,14 @@ type elasticRules struct {
 	deadline time.Duration
 	expire   context.CancelCauseFunc // ends the job
 	timer    *time.Timer
-	status   *report.Driven
 	result   elastic.Result
+
+	mu     sync.Mutex // of status: processes are told of beside the driver
+	status *report.Driven
 }
 
-// rules begins to keep the job's status file. The returned context ends when the job is to end.
-func (j *elasticJob) rules(ctx context.Context) (context.Context, *elasticRules, error) {
+// openRules begins to keep the job's status file. The returned context ends when the job is to end.
+func (j *elasticJob) openRules(ctx context.Context) (context.Context, *elasticRules, error) {
 	job := &j.launcher.job
 	r := &elasticRules{deadline: job.Restart.Deadline}
 	var err error
@@ -88,7 +91,23 @@ func (r *elasticRules) began(number int, slots []horovod.Slot) {
 		}
 		hosts[i].Ranks = append(hosts[i].Ranks, s.Rank)
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.status.World(number, hosts)
+}
+
+// started takes note of the process of a worker.
+func (r *elasticRules) started(host string, local, pid int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.status.Started(host, local, pid)
+}
+
+// gone takes note of its end.
+func (r *elasticRules) gone(host string, local, pid int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.status.Gone(host, local, pid)
 }
 
 // end is how the job ended, but for the reason.
@@ -110,6 +129,8 @@ func (r *elasticRules) ended(err error) {
 	if err != nil {
 		end.Message, end.Hint = err.Error(), errhint.Of(err)
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.status.Ended(end)
 }
 
@@ -121,5 +142,7 @@ func (r *elasticRules) stopped(signal *launch.SignalError) {
 	}
 	end := r.end(errhint.FromSignal(int(signal.Signal)))
 	end.Stopped, end.Message = true, "muster "+signal.Error()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.status.Ended(end)
 }

@@ -23,6 +23,7 @@ const (
 	kindStop   kind = 5 // a stopProcess
 	kindWhose  kind = 6 // a whoseMessage
 	kindAsk    kind = 7 // an Ask: somebody has asked the launcher for something that the nodes do
+	kindRank   kind = 8 // a RankProcess
 
 	// From an agent to the launcher.
 	kindHello   kind = 16 // a Hello

@@ -103,6 +103,12 @@ func (l *Link) read() error {
 				return err
 			}
 			l.processes <- m
+		case kindRank:
+			var m RankProcess
+			if err := decode(payload, &m); err != nil {
+				return err
+			}
+			l.processes <- m
 		case kindTunnel:
 			if err := l.tunnels.take(payload); err != nil {
 				return err
@@ -220,7 +226,7 @@ func (l *Link) Accept(take func(net.Conn)) {
 // Answer answers one of them.
 func (l *Link) Answer(a Answer) error { return l.wire.sendJSON(kindAnswer, a) }
 
-// Processes are a StartProcess or a StopProcess each.
+// Processes are a StartProcess, a StopProcess or a RankProcess each.
 func (l *Link) Processes() <-chan any { return l.processes }
 
 // Process tells what became of one.

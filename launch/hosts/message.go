@@ -85,6 +85,16 @@ type StartProcess struct {
 	// Label names it in errors; Rank is the rank that it begins with, which its output is known by.
 	Label string `json:"label"`
 	Rank  int    `json:"rank"`
+	// Local is its local rank, which it keeps; World is the number of the world that it is started for.
+	Local int `json:"local,omitempty"`
+	World int `json:"world,omitempty"`
+}
+
+// RankProcess says which rank a process has in the world with a number.
+type RankProcess struct {
+	ID    int `json:"id"`
+	World int `json:"world"`
+	Rank  int `json:"rank"`
 }
 
 // StopProcess asks for a process's end: SIGTERM, and SIGKILL after the grace.

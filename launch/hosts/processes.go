@@ -16,6 +16,11 @@ func (f *Fleet) StopProcess(machine int, p StopProcess) error {
 	return f.tell(machine, kindStop, p)
 }
 
+// RankProcess says which rank one has from now on.
+func (f *Fleet) RankProcess(machine int, p RankProcess) error {
+	return f.tell(machine, kindRank, p)
+}
+
 func (f *Fleet) tell(machine int, k kind, v any) error {
 	f.mu.Lock()
 	s := f.nodes[machine].session

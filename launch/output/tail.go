@@ -93,3 +93,15 @@ func lastLines(data []byte, cut bool, n int) []string {
 func blank(lines []string) bool {
 	return strings.TrimSpace(strings.Join(lines, "")) == ""
 }
+
+// Last keeps the last lines that are written to it. Its zero value has none.
+type Last struct{ kept tail }
+
+// Write implements io.Writer. It always takes all.
+func (l *Last) Write(p []byte) (int, error) {
+	l.kept.add(p)
+	return len(p), nil
+}
+
+// Lines are the last n lines, without their ends.
+func (l *Last) Lines(n int) []string { return l.kept.lines(n) }

@@ -17,6 +17,20 @@ type Driven struct {
 	status *StatusFile
 	fatal  job.ExitCodes
 	hosts  []DrivenHost
+	// running are the workers' processes.
+	running map[drivenPlace]drivenProcess
+}
+
+// drivenProcess is a process of a worker, and when it was started.
+type drivenProcess struct {
+	pid   int
+	began time.Time
+}
+
+// drivenPlace is where a worker runs, which it keeps when its rank changes.
+type drivenPlace struct {
+	host  string
+	local int
 }
 
 // DrivenHost is a host of a world: its name, and the ranks of its workers.
@@ -57,7 +71,7 @@ func OpenDriven(job job.Job, node string, outputs []*os.File, terminationLog str
 	if err != nil {
 		return nil, err
 	}
-	return &Driven{status: s, fatal: job.Restart.Fatal}, nil
+	return &Driven{status: s, fatal: job.Restart.Fatal, running: map[drivenPlace]drivenProcess{}}, nil
 }
 
 // World says that a world has begun: its number, from 1, and its hosts.
@@ -71,11 +85,43 @@ func (d *Driven) World(number int, hosts []DrivenHost) {
 	d.hosts, s.doc.Ranks = hosts, nil
 	for _, h := range hosts {
 		for local, rank := range h.Ranks {
-			s.doc.Ranks = append(s.doc.Ranks, Rank{Node: h.Name, Rank: rank, LocalRank: local, Phase: PhaseRunning})
+			r := Rank{Node: h.Name, Rank: rank, LocalRank: local, Phase: PhaseRunning}
+			if p, goesOn := d.running[drivenPlace{h.Name, local}]; goesOn {
+				r.PID, r.StartTime = p.pid, &p.began
+			}
+			s.doc.Ranks = append(s.doc.Ranks, r)
 		}
 	}
 	s.cfg.Workers, s.doc.Generation, s.doc.RestartCount, s.doc.Nodes, s.doc.WorldSize = workers, number, number-1, len(hosts), workers
 	s.Running()
+}
+
+// Started says which process a worker is, on the machine of its host. It is written when all of the world are known.
+func (d *Driven) Started(host string, local, pid int) {
+	p := drivenProcess{pid, d.status.now()}
+	d.running[drivenPlace{host, local}] = p
+	doc := &d.status.doc
+	if doc.EndTime != nil {
+		return
+	}
+	doc.Ranks = slices.Clone(doc.Ranks) // others may be reading those
+	known := true
+	for i := range doc.Ranks {
+		if r := &doc.Ranks[i]; r.Node == host && r.LocalRank == local {
+			r.PID, r.StartTime = pid, &p.began
+		}
+		known = known && doc.Ranks[i].PID != 0
+	}
+	if known {
+		d.status.write()
+	}
+}
+
+// Gone says that the process of a worker has ended.
+func (d *Driven) Gone(host string, local, pid int) {
+	if at := (drivenPlace{host, local}); d.running[at].pid == pid {
+		delete(d.running, at) // another takes its place in the next world
+	}
 }
 
 // Ended writes the last state.
@@ -87,6 +133,7 @@ func (d *Driven) Ended(end DrivenEnd) {
 		counts = Counts{Failed: failed, Succeeded: max(0, end.Size-failed)}
 	}
 	d.status.doc.Counts = counts
+	d.status.doc.Ranks = slices.Clone(d.status.doc.Ranks)
 	for i := range d.status.doc.Ranks {
 		r := &d.status.doc.Ranks[i]
 		r.Phase, _ = d.taskEnd(&DrivenHost{Ranks: []int{r.Rank}}, end.Failures, o.Reason)

@@ -15,7 +15,7 @@ import (
 // that have not said what they see. With native py-spy looks, too.
 func Look(ctx context.Context, job control.Found, parts []control.Found, native bool) (nodes []evidence.Node, missing []string, err error) {
 	launchers := slices.DeleteFunc(slices.Clone(parts), func(f control.Found) bool {
-		return f.Answer == nil || f.Answer.Muster.Role != control.Launcher
+		return f.Answer == nil || f.Answer.Muster.Role != control.Launcher && f.Answer.Muster.Role != control.Driver
 	})
 	parts = slices.DeleteFunc(slices.Clone(parts), func(f control.Found) bool {
 		return f.Answer == nil || f.Answer.Muster.Role != control.Agent
