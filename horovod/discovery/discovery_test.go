@@ -154,6 +154,11 @@ func TestBlacklist(t *testing.T) {
 	}
 }
 
+// lateRunner ends each command because of its deadline.
+type lateRunner struct{}
+
+func (lateRunner) Run(context.Context, string) ([]byte, error) { return nil, context.DeadlineExceeded }
+
 func TestScript(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "hosts")
@@ -186,6 +191,10 @@ func TestScript(t *testing.T) {
 		if got, err := find(command, 0); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v %v, want %q", command, got, err, want)
 		}
+	}
+	early := discovery.Script{Command: "true", Runner: lateRunner{}, Timeout: time.Hour}
+	if _, _, err := early.Find(t.Context()); err == nil || !strings.Contains(err.Error(), "longer than 1h") {
+		t.Errorf("a runner whose clock is ahead: %v", err)
 	}
 	begin := time.Now()
 	if _, err := find("echo a; sleep 100 & sleep 100", 300*time.Millisecond); err == nil ||

@@ -60,11 +60,15 @@ func (s Script) Find(ctx context.Context) ([]horovod.Host, []string, error) {
 	if timeout == 0 {
 		timeout = DefaultTimeout
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("it ran longer than %v", timeout))
+	late := fmt.Errorf("it ran longer than %v", timeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, late)
 	defer cancel()
 	out, err := s.Runner.Run(ctx, s.Command)
-	if ctx.Err() != nil {
+	switch {
+	case ctx.Err() != nil:
 		err = context.Cause(ctx)
+	case errors.Is(err, context.DeadlineExceeded): // by the runner's own clock, a moment before ours
+		err = late
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot find hosts by %s: %w", s, err)

@@ -54,9 +54,9 @@ func (n *remoteNode) processes(ctx context.Context, here node.Here, in *launch.I
 		node: n, plan: plan, tree: tree, room: room, warm: warm, log: log, running: map[int]*hostWorker{},
 		starting: map[int]*StopProcess{}, places: map[int]*hostWorker{},
 	}
-	server := p.openFront(log) //nolint:contextcheck // Close ends it
+	server := p.openFront(log)
 	n.link.Accept(server.Take)
-	defer func() {
+	defer func() { //nolint:contextcheck // it bounds itself
 		n.link.Accept(nil)
 		err = errors.Join(err, server.Close())
 	}()

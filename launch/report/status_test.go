@@ -354,3 +354,19 @@ func FuzzTellTermination(f *testing.F) {
 		}
 	})
 }
+
+// Workers that were never started, because the job failed on another node before, have not succeeded.
+func TestStatusOfWorkersNeverStarted(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "status")
+	s, err := OpenStatus(StatusConfig{Path: path, RunID: "r", Node: "n", Workers: 2, Log: zerolog.Nop(), Now: time.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, exits := range [][]Exit{{}, {{Rank: 0}}} {
+		s.Finished(Outcome{Status: 4, Reason: job.ReasonWorkerFailed, Exits: exits})
+		task, counts := s.doc.Tasks[0], s.doc.Counts
+		if task.Phase != PhaseStopped || task.ExitCode != nil || counts.Stopped != 2-len(exits) || counts.Succeeded != len(exits) {
+			t.Errorf("%d of 2 were started: %+v, %+v", len(exits), task, counts)
+		}
+	}
+}

@@ -243,7 +243,12 @@ func (s *StatusFile) Finished(o Outcome) {
 	}
 	if o.Exits != nil {
 		s.doc.Counts = countExits(o.Exits)
-		s.doc.Tasks[0].Phase, s.doc.Tasks[0].ExitCode = taskEnd(&o)
+		never := 0 // workers that were not started: the job had ended before
+		if o.Reason != job.ReasonSucceeded && o.Reason != job.ReasonSurplus {
+			never = max(0, s.cfg.Workers-len(o.Exits))
+		}
+		s.doc.Counts.Stopped += never
+		s.doc.Tasks[0].Phase, s.doc.Tasks[0].ExitCode = taskEnd(&o, never > 0)
 	}
 	s.condition(conditionRunning, false, o.Reason, o.Message)
 	if o.Reason == job.ReasonSucceeded || o.Reason == job.ReasonSurplus {
@@ -255,9 +260,9 @@ func (s *StatusFile) Finished(o Outcome) {
 	s.writeTerminationLog()
 }
 
-// taskEnd says how the workers of this node ended, whatever became of the job.
-func taskEnd(o *Outcome) (Phase, *int) {
-	code, stopped := 0, false
+// taskEnd says how the workers of this node ended, whatever became of the job; stopped, that some were not started.
+func taskEnd(o *Outcome, stopped bool) (Phase, *int) {
+	code := 0
 	var first *Exit
 	for i := range o.Exits {
 		switch e := &o.Exits[i]; {

@@ -106,7 +106,7 @@ func TestTaskEnds(t *testing.T) {
 		"muster stopped them":                     {[]Exit{{}, {Stopped: true, Signal: 15}}, PhaseStopped, -1},
 		"one failed, one was stopped":             {[]Exit{{Stopped: true, Signal: 15}, four}, PhaseFailed, 4},
 	} {
-		p, code := taskEnd(&Outcome{Status: 4, Exits: c.exits})
+		p, code := taskEnd(&Outcome{Status: 4, Exits: c.exits}, false)
 		if p != c.phase || (code == nil) != (c.code < 0) || code != nil && *code != c.code {
 			t.Errorf("%s: %s with %v", name, p, code)
 		}
