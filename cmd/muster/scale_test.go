@@ -176,3 +176,26 @@ func TestKillNode(t *testing.T) {
 		t.Errorf("%v", types)
 	}
 }
+
+// TestHostsScale has a job on two hosts, which are reached by ssh, go on with one and with both again.
+func TestHostsScale(t *testing.T) {
+	t.Parallel()
+	j := newHostsJob(t, 2, func(_ string, cfg *testutil.SSHDConfig) { cfg.Env = append(cfg.Env, cfg.Host.Environ()...) })
+	r := j.start("run", "--hosts", j.names(), "--nnodes", "1:2", "--last-call", "2s", "--max-restarts", "9", "--", "sh", "-c", untilStopped)
+	until := func(nodes int) {
+		t.Helper()
+		testutil.Eventually(t, time.Minute, fmt.Sprintf("the job has %d nodes", nodes), func() bool {
+			a := worldOn(t, j.launcher)
+			return a.Phase == report.PhaseRunning && a.Nodes == nodes && a.WorldSize == nodes
+		})
+	}
+	until(2)
+	musterOn(t, j.launcher, "", "scale", "1").expect(t, 0, "the job goes on with 1 node")
+	until(1)
+	musterOn(t, j.launcher, "", "scale", "2").expect(t, 0, "it is started again on ")
+	until(2)
+	untilRanksOn(t, j.launcher, 2)
+	musterOn(t, j.launcher, "", "stop").expect(t, 0)
+	j.ends(r, 143)
+	j.clean(time.Minute)
+}
