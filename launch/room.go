@@ -7,6 +7,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"muster/internal/errhint"
 	"muster/launch/plan"
 	"muster/launch/rundir"
 )
@@ -18,9 +19,14 @@ type Room struct {
 	dir   rundir.Dir
 }
 
-// OpenRoom makes the run directory of a plan. The caller closes it, and has Dir removed when it is killed.
+// OpenRoom makes the run directory of a plan. The caller closes it, and has Dir removed when it is killed. Where it
+// cannot be made the processes run all the same, but for those of a job that needs it.
 func OpenRoom(p *plan.Plan, log zerolog.Logger) (*Room, error) {
 	dir, err := p.OpenRunDir(log)
+	if err != nil && !p.Job.Debug.On && !p.Job.Warm.Wanted() {
+		log.Warn().Err(err).Str("hint", errhint.Of(err)).Msg("the job runs, but its workers here cannot be looked into from outside")
+		return &Room{agent: Agent{Plan: p, Log: log}}, nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -28,8 +34,8 @@ func OpenRoom(p *plan.Plan, log zerolog.Logger) (*Room, error) {
 	return &Room{agent: Agent{Plan: p, Log: log}, dir: dir}, nil
 }
 
-// Dir is the directory.
-func (d *Room) Dir() string { return d.agent.Plan.RunDir }
+// Dir is the directory; empty where there is none.
+func (d *Room) Dir() string { return d.dir.Path }
 
 // Tell describes the process of a rank that is about to start, in a debug job.
 func (d *Room) Tell(w plan.Worker) error {
@@ -48,6 +54,9 @@ func (d *Room) Tell(w plan.Worker) error {
 
 // Forget removes what was told of a rank whose process has ended.
 func (d *Room) Forget(w plan.Worker) error {
+	if d.Dir() == "" {
+		return nil
+	}
 	var errs []error
 	for _, dir := range []string{"env", debugDir} {
 		if err := os.Remove(filepath.Join(d.agent.Plan.RunDir, dir, debugName(w.Rank))); !errors.Is(err, os.ErrNotExist) {

@@ -64,6 +64,9 @@ var (
 
 // openFront begins to answer at the run directory. A nil server is none: the workers run all the same.
 func (p *processSet) openFront(log zerolog.Logger) *control.Server {
+	if p.room.Dir() == "" {
+		return nil
+	}
 	served := &hostServed{set: p, looking: make(chan struct{}, 1), entered: make(chan struct{}, mostEntered)}
 	server, err := control.Serve(control.Config{
 		Dir: p.plan.RunDir, Served: served, Log: log, Muster: control.Muster{Role: control.Agent, Part: true},
