@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -225,13 +226,25 @@ func (p *confined) kill() bool {
 	return true
 }
 
-// whereabouts reads where a process hangs. Both files may be read while it does.
+// whereabouts reads where a process hangs. The files may be read while it does. The thread that hangs need not be the
+// first one, which is a zombie then.
 func whereabouts(pid int) *Abandoned {
 	var a Abandoned
-	if st, err := statOf(pid); err == nil {
+	hangs := pid
+	threads, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid)) // none of a process that has ended meanwhile
+	for _, t := range threads {
+		tid, err := strconv.Atoi(t.Name())
+		if err != nil {
+			continue
+		}
+		if st, err := statOf(tid); err == nil && st.state == 'D' {
+			hangs = tid
+		}
+	}
+	if st, err := statOf(hangs); err == nil {
 		a.State = string(rune(st.state))
 	}
-	if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/wchan", pid)); err == nil && string(b) != "0" {
+	if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/wchan", hangs)); err == nil && string(b) != "0" {
 		a.Wchan = strings.ToValidUTF8(string(b), "?")
 	}
 	return &a

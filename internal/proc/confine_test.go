@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"muster/internal/proc"
+	"muster/internal/testutil"
 )
 
 func shell(script string) proc.Confinement {
@@ -160,6 +162,30 @@ func TestConfineAbandons(t *testing.T) {
 	for unix.Kill(r.PID, 0) == nil {
 		time.Sleep(5 * time.Millisecond) // the pace of polling; the test's own time limit bounds it
 	}
+}
+
+// A process hangs where one of its threads does: the parent of a vfork does so until its child has opened the pipe.
+func TestConfineAbandonsThread(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("python3", "-c", `
+import os, sys, threading, time
+opens = [(os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)]
+threading.Thread(target=os.posix_spawn, args=("/bin/true", ["true"], {}), kwargs={"file_actions": opens}).start()
+time.sleep(1000)`, pipe)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = cmd.Process.Kill(), cmd.Wait() }()
+	testutil.Eventually(t, time.Minute, "a thread hangs", func() bool { return proc.Whereabouts(cmd.Process.Pid).State == "D" })
+	unblock, err := os.OpenFile(pipe, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unblock.Close() }()
+	testutil.Eventually(t, time.Minute, "it goes on", func() bool { return proc.Whereabouts(cmd.Process.Pid).State == "S" })
 }
 
 // The confined program dies with this process, however that dies.

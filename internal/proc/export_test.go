@@ -73,3 +73,6 @@ func SpareConfined() (restore func()) {
 	killConfined = func(int, syscall.Signal) error { return nil }
 	return func() { killConfined = syscall.Kill }
 }
+
+// Whereabouts is where a process hangs.
+func Whereabouts(pid int) *Abandoned { return whereabouts(pid) }
