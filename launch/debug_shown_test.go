@@ -51,7 +51,8 @@ func TestExecEventShowsNoWordFromASecret(t *testing.T) {
 	var j job.Job
 	j.Env.Set = []job.Var{{Name: "HOST", Value: "swordfish", Secret: true}}
 	s := &Steering{plan: &plan.Plan{Job: j}}
-	s.execEvent(control.ExecStarted, control.Peer{}, control.ExecWanted{Command: []string{"psql", "--host", "swordfish"}}, 1, nil)
+	g := Guests{Vars: j.Vars(), Tell: s.happened}
+	g.tell(control.ExecStarted, control.Peer{}, control.ExecWanted{Command: []string{"psql", "--host", "swordfish"}}, 1, nil)
 	told := s.events.Behind(0)
 	if len(told) != 1 || strings.Contains(told[0].Message, "swordfish") || !strings.HasPrefix(told[0].Message, "psql --host ") {
 		t.Errorf("%+v", told)

@@ -7,13 +7,7 @@ import (
 	"net"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
-	"syscall"
-	"time"
-
-	"al.essio.dev/pkg/shellescape"
-	"golang.org/x/sys/unix"
 
 	"muster/internal/errhint"
 	"muster/internal/peertls"
@@ -21,7 +15,6 @@ import (
 	"muster/internal/proc"
 	"muster/launch/control"
 	"muster/launch/control/relay"
-	"muster/launch/job"
 	"muster/launch/report"
 )
 
@@ -30,19 +23,12 @@ var (
 	_ control.Executor = served{}
 )
 
-// mostGuests is how many commands run in the places of workers of one node at once.
-const mostGuests = 16
-
-// mostEntered is how many commands that somebody has become are watched at once.
-const mostEntered = 256
-
 // relaying is how the musters of other nodes reach this one, and it them.
 type relaying struct {
 	listener *relay.Listener // nil without a token
 	domain   relay.Domain
 	machine  string
 	tree     *proc.Tree // nil while the agent has not begun
-	guests   chan struct{}
 }
 
 // reachNote is how a node's muster is reached by those of the other nodes, as it tells them together with how it stands.
@@ -83,7 +69,7 @@ func (s *Steering) OpenRelay(ctx context.Context, addr string, token []byte) {
 		}
 	}
 	s.mu.Lock()
-	r.tree, r.guests = s.relay.tree, make(chan struct{}, mostGuests)
+	r.tree = s.relay.tree
 	s.relay = r
 	s.mu.Unlock()
 }
@@ -93,9 +79,6 @@ func (s *Steering) useTree(t *proc.Tree) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.relay.tree = t
-	if s.relay.guests == nil {
-		s.relay.guests = make(chan struct{}, mostGuests)
-	}
 }
 
 // closeRelay ends the listening.
@@ -188,14 +171,11 @@ func (s *Steering) far(name string, rank int, r *reachNote) (*control.Far, error
 func (v served) Exec(ctx context.Context, by control.Peer, w control.ExecWanted, files [3]*os.File) (control.Command, error) {
 	s := v.s
 	rank, err := v.Rank(ctx, w.Rank)
-	if err == nil && !rank.Running {
-		err = errhint.Usagef("rank %d on node %s has ended: there is nothing to enter", w.Rank, s.plan.Hostname)
-	}
 	if err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
-	tree, guests := s.relay.tree, s.relay.guests
+	tree := s.relay.tree
 	var cpus []int
 	for i := range s.places {
 		if p := &s.places[i]; p.worker != nil && p.worker.Rank == w.Rank {
@@ -206,142 +186,11 @@ func (v served) Exec(ctx context.Context, by control.Peer, w control.ExecWanted,
 	if tree == nil {
 		return nil, errhint.Code(errors.New("the job has not begun"), errhint.TryAgain)
 	}
-	select {
-	case guests <- struct{}{}:
-	default:
-		return nil, errhint.Code(errhint.With(fmt.Errorf("node %s runs %d commands in places of its ranks already", s.plan.Hostname,
-			mostGuests),
-			"end one of them"), errhint.TryAgain)
-	}
-	p, err := Enter(tree, rank, cpus, w, files)
-	if err != nil {
-		<-guests
-		return nil, err
-	}
-	s.execEvent(control.ExecStarted, by, w, p.PID(), nil)
-	s.log.Warn().Int("uid", by.UID).Str("from", by.Node).Int("rank", w.Rank).Int("pid", p.PID()).
-		Msg("somebody runs a command in the place of a rank")
-	go func() { // who has started it ends it
-		<-p.Done()
-		<-guests
-		s.execEvent(control.ExecEnded, by, w, p.PID(), EndedAs(p.Exit(), true))
-	}()
-	return p, nil
+	return s.guests.Exec(tree, rank, cpus, by, w, files)
 }
 
-// Guest is a command in the place of a worker.
-type Guest struct {
-	*proc.Process
-	tree *proc.Tree
-	end  syscall.Signal // what it is asked to end with
-}
-
-// Enter starts a command in the place of a worker that runs here. Who calls it ends the command.
-func Enter(tree *proc.Tree, rank control.Rank, cpus []int, w control.ExecWanted, files [3]*os.File) (*Guest, error) {
-	terminal, end := "", unix.SIGTERM
-	if w.Terminal != nil {
-		terminal, end = w.Terminal.Type, unix.SIGHUP // shells that somebody types into ignore SIGTERM
-	}
-	env := control.EnterEnv(rank.Env, w.Attempt, terminal)
-	path, err := proc.LookPath(w.Command[0], rank.Dir, env)
-	if err != nil {
-		return nil, err
-	}
-	p, err := tree.StartBeside(proc.Spec{
-		Path: path, Args: w.Command, Env: env, Dir: rank.Dir, CPUs: cpus, Files: files[:], Terminal: w.Terminal != nil,
-		Label: "the command in the place of rank " + strconv.Itoa(w.Rank),
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &Guest{p, tree, end}, nil
-}
-
-// End implements control.Command.
-func (g *Guest) End(grace time.Duration) error {
-	return g.tree.StopBeside(context.Background(), proc.Ladder{Signal: g.end, Grace: grace}, g.Process)
-}
-
-// EndedAs tells in an event how a command has ended, without its status where that is not known.
-func EndedAs(end proc.Exit, known bool) func(*control.Event) {
-	return func(e *control.Event) {
-		e.Time, e.Seconds = end.Ended, end.Ended.Sub(end.Started).Round(time.Millisecond).Seconds()
-		if !known {
-			return
-		}
-		code := end.Status()
-		if e.ExitCode = &code; end.Signal != 0 {
-			e.Signal = proc.SignalName(end.Signal)
-		}
-	}
-}
-
-// Entered implements control.Executor. Who becomes the command waits for the answer still: its process id is its own.
-func (v served) Entered(by control.Peer, w control.ExecWanted) {
-	s := v.s
-	s.execEvent(control.ExecStarted, by, w, by.PID, nil)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.entered >= mostEntered || by.PID <= 0 || s.over() {
-		return
-	}
-	p, err := proc.Watch(by.PID)
-	if err != nil {
-		s.log.Debug().Err(err).Msg("how a command in the place of a rank ends is not seen")
-		return
-	}
-	s.entered++
-	s.look.Go(func() {
-		defer func() { _ = p.Close() }()
-		ctx, cancel := context.WithCancel(context.Background())
-		defer cancel()
-		go func() { // ends with ctx
-			select {
-			case <-s.closed:
-				cancel()
-			case <-ctx.Done():
-			}
-		}()
-		end, err := p.Wait(ctx)
-		if err == nil || errors.Is(err, proc.ErrStatusUnknown) {
-			s.execEvent(control.ExecEnded, by, w, by.PID, EndedAs(end, err == nil))
-		}
-		s.mu.Lock()
-		s.entered--
-		s.mu.Unlock()
-	})
-}
-
-// mostTold is how much of a command line an event has, in bytes.
-const mostTold = 256
-
-// execEvent records that somebody runs a command in a rank's place, with what of its command line may be shown.
-func (s *Steering) execEvent(kind control.EventType, by control.Peer, w control.ExecWanted, pid int, fill func(*control.Event)) {
-	s.happened(kind, func(e *control.Event) {
-		DescribeExec(e, by, w, pid, s.plan.Job.Vars())
-		if fill != nil {
-			fill(e)
-		}
-	})
-}
-
-// DescribeExec tells in an event who runs which command in the place of a rank of a job with these variables.
-func DescribeExec(e *control.Event, by control.Peer, w control.ExecWanted, pid int, vars []job.Var) {
-	rank := w.Rank
-	e.Rank, e.PID, e.By = &rank, pid, &by
-	e.Message = printable.Output(shellescape.QuoteCommand(job.ShownArgsBut(w.Command, vars)))
-	if len(e.Message) > mostTold {
-		e.Message = strings.ToValidUTF8(e.Message[:mostTold], "") + "..."
-	}
-}
+// Entered implements control.Executor.
+func (v served) Entered(by control.Peer, w control.ExecWanted) { v.s.guests.Entered(by, w) }
 
 // LogsRead implements control.Executor.
-func (v served) LogsRead(by control.Peer, ranks []int) {
-	v.s.happened(control.LogsRead, func(e *control.Event) {
-		first := ranks[0]
-		e.Rank, e.By = &first, &by
-		if len(ranks) > 1 {
-			e.Message = fmt.Sprintf("of %d ranks", len(ranks))
-		}
-	})
-}
+func (v served) LogsRead(by control.Peer, ranks []int) { v.s.guests.LogsRead(by, ranks) }

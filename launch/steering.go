@@ -50,6 +50,7 @@ type Steering struct {
 	changed chan struct{}
 
 	events control.Events
+	guests Guests
 	// reached are the hosts of the launcher that the command is, nil where it is none.
 	reached *reachedHosts
 
@@ -92,8 +93,6 @@ type Steering struct {
 	slow straggler.Verdict
 	// relay is how the musters of other nodes reach this one.
 	relay relaying
-	// entered counts the commands that somebody has become here in the place of a worker.
-	entered int
 	// usageNews counts what was found of the workers' use of the machine.
 	usageNews uint64
 	// devices is what the workers' accelerators are used for. nextWant is the number under which the nodes of the round
@@ -167,6 +166,7 @@ func OpenSteering(ctx context.Context, p *plan.Plan, part bool, token []byte, lo
 		},
 	}
 	s.traffic = &traffic{}
+	s.guests = Guests{Node: p.Hostname, Vars: p.Job.Vars(), Log: log, Tell: s.happened}
 	s.reached = newReachedHosts(p.Job.Reached, dir.Path, log)
 	s.devices = newDeviceWatch(p, s.workersRunning, log)
 	s.accounts.ledger.Enter(accounting.Start, time.Now())
@@ -208,22 +208,13 @@ func (s *Steering) Close() error {
 		end(nil)
 	}
 	s.ends = nil
-	s.closing.Do(func() { close(s.closed) }) // under the lock: who looks begins only before
 	s.mu.Unlock()
+	s.closing.Do(func() { close(s.closed) })
 	s.look.Wait()
+	s.guests.Close()
 	s.accounts.spans.exporter.Close()
 	s.view.Close()
 	return errors.Join(s.closeRelay(), s.server.Close(), s.dir.Remove())
-}
-
-// over reports whether Close was called.
-func (s *Steering) over() bool {
-	select {
-	case <-s.closed:
-		return true
-	default:
-		return false
-	}
 }
 
 // Until returns a context that also ends when somebody has asked for the end of the job, with a SignalError as its

@@ -80,6 +80,12 @@ func TestHorovodrunElasticSeen(t *testing.T) {
 	if got := steering(t, j.runtimeDir, "events"); strings.Count(got.stdout, "HOROVOD_HOSTNAME") < 5 {
 		t.Errorf("five commands were run or more:\n%s", got.stdout)
 	}
+	testutil.Eventually(t, time.Minute, "the end of a command is told", func() bool {
+		told := strings.Split(steering(t, j.runtimeDir, "events").stdout, "\n")
+		return slices.ContainsFunc(told, func(l string) bool {
+			return strings.Contains(l, "in the place of rank") && strings.Contains(l, " ended") // with its status since Linux 6.15
+		})
+	})
 	steering(t, j.runtimeDir, "stop", "--now").expect(t, 0)
 	if got := j.wait(); got.status != 143 {
 		t.Errorf("status %d\n%s", got.status, got.stderr)

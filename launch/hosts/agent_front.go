@@ -50,9 +50,10 @@ func (w *hostWorker) runs() bool {
 // answers for the job.
 type hostServed struct {
 	set     *processSet
+	server  *control.Server // nil: nobody can ask
 	events  control.Events
 	looking chan struct{} // has room for one look at a time
-	entered chan struct{} // an item for each command in the place of a worker
+	guests  launch.Guests
 }
 
 var (
@@ -62,20 +63,35 @@ var (
 	_ control.Executor   = (*hostServed)(nil)
 )
 
-// openFront begins to answer at the run directory. A nil server is none: the workers run all the same.
-func (p *processSet) openFront(log zerolog.Logger) *control.Server {
-	if p.room.Dir() == "" {
-		return nil
+// openFront begins to answer at the run directory, where there is one. The workers run without answers, too.
+func (p *processSet) openFront(log zerolog.Logger) *hostServed {
+	h := &hostServed{set: p, looking: make(chan struct{}, 1)}
+	h.guests = launch.Guests{Node: p.node.order.Name, Vars: p.plan.Job.Vars(), Log: log, Tell: h.happened}
+	dir := p.room.Dir()
+	if dir == "" {
+		return h
 	}
-	served := &hostServed{set: p, looking: make(chan struct{}, 1), entered: make(chan struct{}, mostEntered)}
-	server, err := control.Serve(control.Config{
-		Dir: p.plan.RunDir, Served: served, Log: log, Muster: control.Muster{Role: control.Agent, Part: true},
-	})
-	if err != nil {
-		log.Warn().Err(err).Str("path", p.plan.RunDir).Msg("the job runs, but its workers on this host cannot be looked into from outside")
-		return nil
+	var err error
+	if h.server, err = control.Serve(control.Config{
+		Dir: dir, Served: h, Log: log, Muster: control.Muster{Role: control.Agent, Part: true},
+	}); err != nil {
+		log.Warn().Err(err).Str("path", dir).Msg("the job runs, but its workers on this host cannot be looked into from outside")
 	}
-	return server
+	return h
+}
+
+// close ends the answers.
+func (h *hostServed) close() error {
+	err := h.server.Close()
+	h.guests.Close()
+	return err
+}
+
+// happened records an event of this host.
+func (h *hostServed) happened(kind control.EventType, fill func(*control.Event)) {
+	e := control.Event{Type: kind, RunID: h.set.plan.RunID, Node: h.set.node.order.Name}
+	fill(&e)
+	h.events.Add(e)
 }
 
 // newest are the workers of this host by local rank, of each the newest.
@@ -171,62 +187,20 @@ func (h *hostServed) Recent(rank int) (control.Recent, error) {
 	}, nil
 }
 
-// mostEntered is how many commands run on a host in the places of its workers.
-const mostEntered = 16
-
 // Exec implements control.Executor.
 func (h *hostServed) Exec(ctx context.Context, by control.Peer, w control.ExecWanted, files [3]*os.File) (control.Command, error) {
-	name := h.set.node.order.Name
 	rank, err := h.Rank(ctx, w.Rank)
-	if err == nil && !rank.Running {
-		err = errhint.Usagef("rank %d on host %s has ended: there is nothing to enter", w.Rank, name)
-	}
 	if err != nil {
 		return nil, err
 	}
-	select {
-	case h.entered <- struct{}{}:
-	default:
-		return nil, errhint.Code(errhint.With(fmt.Errorf("host %s runs %d commands in places of its ranks already", name, mostEntered),
-			"end one of them"), errhint.TryAgain)
-	}
-	p, err := launch.Enter(h.set.tree, rank, nil, w, files)
-	if err != nil {
-		<-h.entered
-		return nil, err
-	}
-	h.noteExec(control.ExecStarted, by, w, p.PID(), nil)
-	go func() { // who has started it ends it
-		<-p.Done()
-		<-h.entered
-		h.noteExec(control.ExecEnded, by, w, p.PID(), launch.EndedAs(p.Exit(), true))
-	}()
-	return p, nil
+	return h.guests.Exec(h.set.tree, rank, nil, by, w, files)
 }
 
 // Entered implements control.Executor.
-func (h *hostServed) Entered(by control.Peer, w control.ExecWanted) {
-	h.noteExec(control.ExecStarted, by, w, by.PID, nil)
-}
+func (h *hostServed) Entered(by control.Peer, w control.ExecWanted) { h.guests.Entered(by, w) }
 
 // LogsRead implements control.Executor.
-func (h *hostServed) LogsRead(by control.Peer, ranks []int) {
-	h.events.Add(control.Event{Type: control.LogsRead, RunID: h.set.plan.RunID, Rank: &ranks[0], By: &by})
-}
-
-// noteExec records that somebody runs a command in a rank's place.
-func (h *hostServed) noteExec(kind control.EventType, by control.Peer, w control.ExecWanted, pid int, fill func(*control.Event)) {
-	e := control.Event{Type: kind, RunID: h.set.plan.RunID, Node: h.set.node.order.Name}
-	launch.DescribeExec(&e, by, w, pid, h.set.plan.Job.Vars())
-	if fill != nil {
-		fill(&e)
-	}
-	h.events.Add(e)
-	if kind == control.ExecStarted {
-		h.set.log.Warn().Int("uid", by.UID).Str("from", by.Node).Int("rank", w.Rank).Int("pid", pid).
-			Msg("somebody runs a command in the place of a rank")
-	}
-}
+func (h *hostServed) LogsRead(by control.Peer, ranks []int) { h.guests.LogsRead(by, ranks) }
 
 // Look implements control.Looker.
 func (h *hostServed) Look(ctx context.Context, _ control.Scope, native bool) (control.Looked, error) {

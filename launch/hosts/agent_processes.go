@@ -54,11 +54,11 @@ func (n *remoteNode) processes(ctx context.Context, here node.Here, in *launch.I
 		node: n, plan: plan, tree: tree, room: room, warm: warm, log: log, running: map[int]*hostWorker{},
 		starting: map[int]*StopProcess{}, places: map[int]*hostWorker{},
 	}
-	server := p.openFront(log)
-	n.link.Accept(server.Take)
+	front := p.openFront(log)
+	n.link.Accept(front.server.Take)
 	defer func() { //nolint:contextcheck // it bounds itself
 		n.link.Accept(nil)
-		err = errors.Join(err, server.Close())
+		err = errors.Join(err, front.close())
 	}()
 	for ctx.Err() == nil {
 		select {
