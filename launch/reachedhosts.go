@@ -29,8 +29,13 @@ type reachedHosts struct {
 	runDir string
 	log    zerolog.Logger
 
-	mu       sync.Mutex
-	hosts    []job.ReachedHost // that there are now
+	mu  sync.Mutex
+	now reachedState
+}
+
+// reachedState is which hosts there are. It changes when the launcher was told.
+type reachedState struct {
+	hosts    []job.ReachedHost
 	spare    []string
 	count    int // that there have been, which number the next one
 	replaced int
@@ -41,7 +46,8 @@ func newReachedHosts(rules *job.ReachedHosts, runDir string, log zerolog.Logger)
 		return nil
 	}
 	return &reachedHosts{
-		rules: rules, runDir: runDir, log: log, hosts: slices.Clone(rules.Hosts), spare: slices.Clone(rules.Spare), count: len(rules.Hosts),
+		rules: rules, runDir: runDir, log: log,
+		now: reachedState{hosts: slices.Clone(rules.Hosts), spare: slices.Clone(rules.Spare), count: len(rules.Hosts)},
 	}
 }
 
@@ -49,7 +55,7 @@ func newReachedHosts(rules *job.ReachedHosts, runDir string, log zerolog.Logger)
 func (r *reachedHosts) scale(n int) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	have := len(r.hosts)
+	have := len(r.now.hosts)
 	switch {
 	case r.rules.Min == r.rules.Max:
 		return "", errhint.With(errhint.Usagef("cannot scale the job: its launcher has a fixed number of hosts, %d", r.rules.Max),
@@ -60,23 +66,22 @@ func (r *reachedHosts) scale(n int) (string, error) {
 	case n == have:
 		return "the launcher has " + wording.Plural(n, "host"), nil
 	}
-	spare, count := r.spare, r.count
-	next := slices.Clone(r.hosts[:min(n, have)])
-	gone := r.hosts[len(next):]
+	next := r.now
+	next.hosts = slices.Clone(r.now.hosts[:min(n, have)])
+	gone := r.now.hosts[len(next.hosts):]
 	var come []job.ReachedHost
-	for len(next) < n {
-		h, err := r.nextLocked()
+	for len(next.hosts) < n {
+		h, err := next.come(r.rules)
 		if err != nil {
-			r.spare, r.count = spare, count // nobody comes
 			return "", err
 		}
-		next, come = append(next, h), append(come, h)
-	}
-	if err := r.writeLocked(next); err != nil {
-		return "", err
+		come = append(come, h)
 	}
 	for _, h := range gone { // it may come back, behind the others
-		r.spare = append(r.spare, h.Host)
+		next.spare = append(slices.Clip(next.spare), h.Host)
+	}
+	if err := r.changeLocked(next); err != nil {
+		return "", err
 	}
 	if len(come) > 0 {
 		return fmt.Sprintf("the launcher finds %s from now on: %s", wording.Plural(n, "host"), hostNames(come)), nil
@@ -88,14 +93,14 @@ func (r *reachedHosts) scale(n int) (string, error) {
 func (r *reachedHosts) kill(ctx context.Context, request control.Request) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	i := slices.IndexFunc(r.hosts, func(h job.ReachedHost) bool { return h.Name == request.Node || h.Host == request.Node })
-	if n, err := strconv.Atoi(request.Node); err == nil && i < 0 && n >= 0 && n < len(r.hosts) {
+	i := slices.IndexFunc(r.now.hosts, func(h job.ReachedHost) bool { return h.Name == request.Node || h.Host == request.Node })
+	if n, err := strconv.Atoi(request.Node); err == nil && i < 0 && n >= 0 && n < len(r.now.hosts) {
 		i = n
 	}
 	if i < 0 {
-		return "", errhint.With(errhint.Usagef("the job's launcher has no host %q", request.Node), "it has "+hostNames(r.hosts))
+		return "", errhint.With(errhint.Usagef("the job's launcher has no host %q", request.Node), "it has "+hostNames(r.now.hosts))
 	}
-	lost := r.hosts[i]
+	lost := r.now.hosts[i]
 	launcher, err := r.launcher(ctx)
 	if err != nil {
 		return "", err
@@ -104,51 +109,52 @@ func (r *reachedHosts) kill(ctx context.Context, request control.Request) (strin
 	if _, err := launcher.Do(ctx, request); err != nil {
 		return "", err
 	}
-	next := slices.Delete(slices.Clone(r.hosts), i, i+1)
+	next := r.now
+	next.hosts = slices.Delete(slices.Clone(r.now.hosts), i, i+1)
 	text := hostNames([]job.ReachedHost{lost}) + " is lost"
 	switch limit := r.rules.Limit; {
 	case !r.rules.Replace:
 		text += ", and is not replaced: its restart policy is for other failures"
-	case limit >= 0 && r.replaced >= limit:
+	case limit >= 0 && next.replaced >= limit:
 		text += fmt.Sprintf(", and is not replaced: the limit of %d is reached (restartLimit)", limit)
 	default:
-		h, err := r.nextLocked()
+		h, err := next.come(r.rules)
 		if err != nil {
 			text += ", and is not replaced: " + err.Error()
 			break
 		}
-		r.replaced++
-		next = append(next, h)
+		next.replaced++
 		text += ", and " + hostNames([]job.ReachedHost{h}) + " takes its place"
 	}
-	return text, r.writeLocked(next)
+	return text, r.changeLocked(next)
 }
 
-// nextLocked is the next host that can come.
-func (r *reachedHosts) nextLocked() (job.ReachedHost, error) {
-	h := job.ReachedHost{Name: r.rules.Prefix + strconv.Itoa(r.count), Slots: r.rules.Slots}
+// come adds the next host that can come.
+func (s *reachedState) come(rules *job.ReachedHosts) (job.ReachedHost, error) {
+	h := job.ReachedHost{Name: rules.Prefix + strconv.Itoa(s.count), Slots: rules.Slots}
 	switch {
-	case r.rules.Rehearsed:
-		last := netip.AddrFrom4([4]byte{127, 0, byte((r.count + 1) >> 8), byte(r.count + 1)})
+	case rules.Rehearsed:
+		last := netip.AddrFrom4([4]byte{127, 0, byte((s.count + 1) >> 8), byte(s.count + 1)})
 		h.Host = last.String()
-	case len(r.spare) > 0:
-		h.Host, r.spare = r.spare[0], r.spare[1:]
+	case len(s.spare) > 0:
+		h.Host, s.spare = s.spare[0], s.spare[1:]
 	default:
 		return h, errhint.With(errhint.Usagef("there is no other host"),
 			"name more of them by --hosts: those behind the first are spare ones")
 	}
-	r.count++
+	s.count++
+	s.hosts = append(s.hosts, h)
 	return h, nil
 }
 
-// writeLocked has the launcher find these hosts.
-func (r *reachedHosts) writeLocked(hosts []job.ReachedHost) error {
+// changeLocked has the launcher find other hosts.
+func (r *reachedHosts) changeLocked(next reachedState) error {
 	path := filepath.Join(r.runDir, job.PodDir, job.ReachedFile)
-	if err := durable.Replace(path, []byte(job.ReachedText(hosts)), 0o600); err != nil {
+	if err := durable.Replace(path, []byte(job.ReachedText(next.hosts)), 0o600); err != nil {
 		return fmt.Errorf("cannot tell the launcher of its hosts: %w", err)
 	}
-	r.hosts = hosts
-	r.log.Info().Int("hosts", len(hosts)).Msg("the launcher's hosts have changed")
+	r.now = next
+	r.log.Info().Int("hosts", len(next.hosts)).Msg("the launcher's hosts have changed")
 	return nil
 }
 

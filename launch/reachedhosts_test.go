@@ -24,7 +24,11 @@ func TestReachedHosts(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, job.PodDir), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	r := newReachedHosts(&rules, dir, zerolog.Nop())
+	r := newReachedHosts(&rules, filepath.Join(dir, "missing"), zerolog.Nop())
+	if _, err := r.scale(3); err == nil || !strings.Contains(err.Error(), "cannot tell the launcher") {
+		t.Error(err)
+	}
+	r.runDir = dir // what could not be told has used up no host and no name
 	for _, step := range []struct {
 		n          int
 		want, file string
@@ -47,10 +51,12 @@ func TestReachedHosts(t *testing.T) {
 			t.Errorf("scale %d: the hostfile has %q, want %q", step.n, text, step.file)
 		}
 	}
-	if _, err := r.kill(t.Context(), control.Request{Wanted: control.Wanted{Node: "c"}}); err == nil || !strings.Contains(err.Error(), `no host "c"`) {
+	if _, err := r.kill(t.Context(), control.Request{Wanted: control.Wanted{Node: "c"}}); err == nil ||
+		!strings.Contains(err.Error(), `no host "c"`) {
 		t.Error(err)
 	}
-	if _, err := r.kill(t.Context(), control.Request{Wanted: control.Wanted{Node: "0"}}); err == nil || !strings.Contains(err.Error(), "does not run") {
+	if _, err := r.kill(t.Context(), control.Request{Wanted: control.Wanted{Node: "0"}}); err == nil ||
+		!strings.Contains(err.Error(), "does not run") {
 		t.Error(err)
 	}
 	rules.Rehearsed = true
