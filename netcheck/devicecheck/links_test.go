@@ -124,17 +124,21 @@ func TestLinksOfWhichNothingIsSaid(t *testing.T) {
 	t.Parallel()
 	n := open(t,
 		devicecheck.Config{Python: []string{testutil.Torch(t)}, Fake: &devicecheck.FakeLinks{Count: 2}, Sample: 20 * time.Millisecond})
-	results, err := n.Switchbox(t.Context(), []devicecheck.Pair{{0, 1}})
-	if err != nil || len(results) != 1 || results[0].Err != nil {
-		t.Fatalf("%+v, %v", results, err)
-	}
-	if way := results[0].There; !near(way.MBps, 50000) || !near(way.HostMBps, 20000) {
-		t.Errorf("%+v", way)
-	}
+	testutil.Eventually(t, time.Minute, "a look for which there was a core shows both rates", func() bool {
+		results, err := n.Switchbox(t.Context(), []devicecheck.Pair{{0, 1}})
+		if err != nil || len(results) != 1 || results[0].Err != nil {
+			t.Fatalf("%+v, %v", results, err)
+		}
+		way := results[0].There
+		if way.MBps >= 1.1*50000 || way.HostMBps >= 1.1*20000 {
+			t.Fatalf("%+v", way)
+		}
+		return near(way.MBps, 50000) && near(way.HostMBps, 20000)
+	})
 }
 
-// near allows for a busy machine, which makes any link slower: a process that waits for a core copies nothing.
-func near(got, want float64) bool { return 0.02*want < got && got < 1.1*want }
+// near allows for a busy machine, which makes any link slower.
+func near(got, want float64) bool { return 0.2*want < got && got < 1.1*want }
 
 func TestViaHost(t *testing.T) {
 	t.Parallel()
