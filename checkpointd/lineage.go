@@ -134,8 +134,8 @@ func (st *set) newestEra() uint64 {
 
 // callRound has all nodes of a round say how they stand, decides, leads them from then on, and tells them. board is nil
 // where this node is the only one.
-func (t *participant) callRound(ctx context.Context, r rendezvous.Round, board rendezvous.Board,
-	own nodeState,
+func (t *participant) callRound(
+	ctx context.Context, r rendezvous.Round, board rendezvous.Board, own nodeState,
 ) (call roundCall, err error) {
 	nodes := []nodeState{own}
 	hearing, cancel := context.WithTimeout(ctx, joinLimit/2)

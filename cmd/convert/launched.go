@@ -66,8 +66,8 @@ func Launched(req dialect.Request) (manifest.Launched, error) {
 }
 
 // torchrunOf reads the command line of torchrun, with the variables of its node.
-func torchrunOf(program string, args []string, node dialect.PlacedNode, refuse func(what, hint string) (manifest.Launched,
-	error),
+func torchrunOf(
+	program string, args []string, node dialect.PlacedNode, refuse func(what, hint string) (manifest.Launched, error),
 ) (manifest.Launched, error) {
 	var environ []string
 	for _, v := range node.Node.Env {

@@ -43,12 +43,8 @@ func newRootCmd(a *app) *cobra.Command {
 	}
 	root.AddCommand(newStoreCmd(a), newTokenCmd(a), newExecCmd(a), newPsCmd(a), newStatusCmd(a), newTopCmd(a), newMetricsCmd(a),
 		newStacksCmd(a), newDiagnoseCmd(a), newViewerCmd(a), newTimerLaunchCmd(), newStopCmd(a), newExplainCmd(a), newManifestCmd(a),
-		newConvertCmd(a),
-		newRestartCmd(a), newPauseCmd(a), newResumeCmd(a),
-		newScaleCmd(a), newKillNodeCmd(a),
-		newEventsCmd(a),
-		newLogsCmd(a),
-		newDevicesCmd(a), newCheckCmd(a), newAgentCmd(a), newCkptCmd(a), newAliasCmd(a), newVersionCmd(a))
+		newConvertCmd(a), newRestartCmd(a), newPauseCmd(a), newResumeCmd(a), newScaleCmd(a), newKillNodeCmd(a), newEventsCmd(a),
+		newLogsCmd(a), newDevicesCmd(a), newCheckCmd(a), newAgentCmd(a), newCkptCmd(a), newAliasCmd(a), newVersionCmd(a))
 	root.AddCommand(buildCommands(a)...)
 	root.InitDefaultCompletionCmd()
 	root.SetHelpCommand(newHelpCmd())

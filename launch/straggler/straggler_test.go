@@ -156,8 +156,7 @@ func TestHealthy(t *testing.T) {
 		"crowded, and a little slower": {ranks: 8, noise: 0.1, crowd: 0.5, factor: only(5, 1.07)},
 		"other work, as in a pipeline": {ranks: 8, noise: 0.1, factor: func(r, _ int) float64 { return 1 + 0.15*float64(r) }},
 		"who has work differs": {ranks: 8, noise: 0.1, factor: func(r, step int) float64 {
-			return 1 +
-				float64(truth(step%8 == r))
+			return 1 + float64(truth(step%8 == r))
 		}},
 	} {
 		for _, step := range []float64{0.02, 0.3, 2} {
@@ -205,11 +204,8 @@ func TestSlow(t *testing.T) {
 			ranks: 8, noise: 0.1, factor: only(3, 1.5), node: func(n *Node, passed time.Duration) { n.Stolen = passed / 5 },
 		}, "3 steal"},
 		"swap": {training{
-			ranks: 8, noise: 0.1, factor: only(3, 1.5), node: func(n *Node,
-				passed time.Duration,
-			) {
-				n.Swapped = int64(passed.Seconds() * 500)
-			},
+			ranks: 8, noise: 0.1, factor: only(3, 1.5),
+			node: func(n *Node, passed time.Duration) { n.Swapped = int64(passed.Seconds() * 500) },
 		}, "3 swap"},
 	} {
 		for _, step := range []float64{0.02, 0.3, 2} {
