@@ -1,9 +1,7 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"os"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -11,7 +9,6 @@ import (
 	"muster/internal/accel"
 	"muster/internal/accel/probe"
 	"muster/internal/hardware"
-	"muster/launch/job"
 )
 
 // acceleratorFlags say where a command looks for accelerators, and how it asks NVIDIA's library and other vendors'
@@ -27,11 +24,11 @@ type acceleratorFlags struct {
 
 func (f *acceleratorFlags) add(flags *pflag.FlagSet, a *app) {
 	def := ""
-	if file := a.getenv("MUSTER_FAKE"); file != "" {
+	if file := a.here.Getenv("MUSTER_FAKE"); file != "" {
 		def = "fake:" + file
 	}
 	flags.StringVar(&f.spec, "accelerator", def, "auto, or fake:FILE for the made-up ones of a spec [MUSTER_FAKE=FILE]")
-	f.round = a.getenv(hardware.RoundVariable)
+	f.round = a.here.Getenv(hardware.RoundVariable)
 	flags.BoolVar(&f.onReal, "fake-on-real", false, "let a fake stand in for accelerators that are really here")
 	flags.StringVar(&f.exec, "probe-exec", probe.ExecAuto,
 		"how the NVML probe is run: auto, memfd, file, or none (nor is any vendor's tool)")
@@ -41,26 +38,7 @@ func (f *acceleratorFlags) add(flags *pflag.FlagSet, a *app) {
 
 // look finds this node's accelerators, or those of a spec. moments is how often what only several readings tell is read.
 func (f *acceleratorFlags) look(ctx context.Context, a *app, moments int) (hardware.Hardware, error) {
-	return hardware.Look(ctx, hardware.Options{
-		Spec: f.spec, OnReal: f.onReal, Exec: f.exec, Timeout: f.timeout, Moments: moments, Round: f.round, Root: f.root,
-		Host: hostname(), FakeNode: a.fakeNode(hostname()), TempDir: os.TempDir(), Environ: a.environ, Lookup: a.lookupEnv,
-		Simulated: a.simulated(),
-	})
-}
-
-// onFiles finds the accelerators that a job has here by files alone, at once.
-func (a *app) onFiles(ctx context.Context, j *job.Job) (hardware.Hardware, error) {
-	f := acceleratorFlags{spec: "auto", onReal: j.FakeOnReal, exec: probe.ExecNone}
-	if j.Fake != "" {
-		f.spec = "fake:" + j.Fake
-	}
-	return f.look(ctx, a, 0)
-}
-
-// fakeNodeName is the variable that names this node among those of a spec.
-const fakeNodeName = "MUSTER_FAKE_NODE"
-
-// fakeNode is the name of this node among those of a spec: several may be on one machine.
-func (a *app) fakeNode(host string) string {
-	return cmp.Or(a.getenv(fakeNodeName), a.nodeName, host)
+	return a.here.Look(ctx, hardware.Options{
+		Spec: f.spec, OnReal: f.onReal, Exec: f.exec, Timeout: f.timeout, Round: f.round, Root: f.root,
+	}, moments)
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"muster/cmd/here"
 	"muster/launch/hosts"
 	"muster/launch/node"
 )
@@ -22,12 +23,12 @@ func newAgentCmd(a *app) *cobra.Command {
 
 func (a *app) agent(ctx context.Context) error {
 	return hosts.RunAgent(ctx, hosts.AgentConfig{
-		Stdin: a.stdin, Stdout: a.stdout, Environ: a.environ, Version: a.version, Hostname: hostname(),
-		Guardian: []string{"/proc/self/exe", guardianArg}, Exit: os.Exit,
+		Stdin: a.stdin, Stdout: a.stdout, Environ: a.here.Environ, Version: a.version, Hostname: here.Hostname(),
+		Guardian: here.Guardian(), Exit: os.Exit,
 		Here: func(s hosts.Surroundings) node.Here {
-			node := newApp(s.Environ, s.Stdin, s.Stdout, s.Stderr, s.Name)
-			node.argv, node.version, node.token, node.logsGo, node.console.Format = a.argv, a.version, s.Token, s.LogsGo, s.LogFormat
-			return node
+			h := newApp(s.Environ, s.Stdin, s.Stdout, s.Stderr).here
+			h.Name, h.Token, h.LogsGo, h.Console.Node, h.Console.Format = s.Name, s.Token, s.LogsGo, s.Name, s.LogFormat
+			return h
 		},
 	})
 }

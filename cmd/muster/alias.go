@@ -48,7 +48,7 @@ NAME is one of: ` + strings.Join(aliasNames(), ", ") + `.`,
 				return errhint.Usagef("cannot use --force with --remove: a link is made, or taken away")
 			}
 			slices.Sort(args)
-			l.Argv0, l.Environ, l.Launcher = a.argv[0], a.environ, namesLauncher
+			l.Argv0, l.Environ, l.Launcher = a.argv[0], a.here.Environ, namesLauncher
 			l.Tell = func(line string) { say(a.stdout, "%s\n", line) }
 			l.Warn = func(line string) { say(a.stderr, "muster: warning: %s\n", line) }
 			names := slices.Compact(args)

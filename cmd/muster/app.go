@@ -12,27 +12,25 @@ import (
 
 	"muster/cmd/console"
 	"muster/cmd/dialect"
+	"muster/cmd/here"
 	"muster/internal/errhint"
 )
 
 // app is this run of the program: everything that a command may reach of the outside.
 type app struct {
 	argv                  []string
-	environ               []string
 	stdin, stdout, stderr *os.File
+	here                  *here.Here // the same streams, the environment, and this machine
 	version               string
 	own                   dialect.Own      // muster's own flags in front of a dialect's name
 	console               *console.Console // where our own words go
-	nodeName              string           // what the launcher calls this node, empty without one
-	token                 []byte           // the job's, from the launcher
-	logsGo                string           // where the launcher takes log files, empty: they stay
 }
 
-// newApp is the app of a process with these streams and this environment. nodeName is what the launcher calls this node.
-func newApp(environ []string, stdin, stdout, stderr *os.File, nodeName string) *app {
-	a := &app{environ: environ, stdin: stdin, stdout: stdout, stderr: stderr, nodeName: nodeName}
-	a.console = &console.Console{Stdout: stdout, Stderr: stderr, Getenv: a.getenv, Node: nodeName}
-	return a
+// newApp is the app of a process with these streams and this environment.
+func newApp(environ []string, stdin, stdout, stderr *os.File) *app {
+	h := &here.Here{Environ: environ, Stdin: stdin, Stdout: stdout, Stderr: stderr}
+	h.Console = &console.Console{Stdout: stdout, Stderr: stderr, Getenv: h.Getenv}
+	return &app{stdin: stdin, stdout: stdout, stderr: stderr, here: h, console: h.Console}
 }
 
 // run executes the command line and returns the exit status.
@@ -81,15 +79,6 @@ func (a *app) execute() error {
 // say writes to one of our own streams. When it is gone nobody can be told.
 func say(w io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }
 
-// hostname is this node's name, where it is only shown.
-func hostname() string {
-	host, err := os.Hostname()
-	if err != nil {
-		return "localhost"
-	}
-	return host
-}
-
 // writeJSON writes v for programs, and so that people can read it: commands hold < and & as they are.
 func writeJSON(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)
@@ -104,21 +93,6 @@ func (a *app) show(d interface{ Write(w io.Writer) error }, asJSON bool) error {
 		return writeJSON(a.stdout, d)
 	}
 	return d.Write(a.stdout)
-}
-
-// lookupEnv returns a variable of the environment the program was started in.
-func (a *app) lookupEnv(name string) (string, bool) {
-	for _, kv := range a.environ {
-		if value, ok := strings.CutPrefix(kv, name+"="); ok {
-			return value, true
-		}
-	}
-	return "", false
-}
-
-func (a *app) getenv(name string) string {
-	value, _ := a.lookupEnv(name)
-	return value
 }
 
 // maxRead bounds what is read of a file that a command line names: all who read such files refuse less than that.

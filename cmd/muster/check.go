@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"muster/cmd/dialect"
+	"muster/cmd/here"
 	"muster/cmd/nodecheck"
 	"muster/internal/check"
 	"muster/internal/errhint"
@@ -90,7 +91,7 @@ The checks, and what each is if it does not pass:
 func (a *app) check(ctx context.Context, f checkFlags) error {
 	f.what.Look = func(ctx context.Context, moments int) (hardware.Hardware, error) { return f.at.look(ctx, a, moments) }
 	f.what.By = nodecheck.Tools{
-		Environ: a.environ, Guardian: []string{"/proc/self/exe", guardianArg}, Progress: a.console.Progress,
+		Environ: a.here.Environ, Guardian: here.Guardian(), Progress: a.console.Progress,
 		Log: func() zerolog.Logger { return a.console.Logger(zerolog.InfoLevel) },
 	}
 	report, err := f.what.Run(ctx)

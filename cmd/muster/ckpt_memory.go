@@ -47,12 +47,12 @@ func (c *memoryChoice) steps(a *app, args []string) ([]checkpointd.MemoryStep, e
 			return nil, err
 		}
 	}
-	if named := a.getenv("MUSTER_CKPT_MEMORY"); named != "" {
+	if named := a.here.Getenv("MUSTER_CKPT_MEMORY"); named != "" {
 		if _, err := os.Stat(named); err != nil {
 			return nil, errhint.Code(fmt.Errorf("cannot look for checkpoints in MUSTER_CKPT_MEMORY: %w", err), errhint.Usage)
 		}
 	}
-	return report.InMemory(a.memoryDir(), c.runID, c.dir)
+	return report.InMemory(a.here.MemoryDir(), c.runID, c.dir)
 }
 
 // agents returns a step of each agent that was chosen.

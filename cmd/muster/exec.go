@@ -117,7 +117,7 @@ func (a *app) onTerminal() bool {
 
 // terminalType is what the terminal is called, empty where there is none, or it has no name.
 func (a *app) terminalType() string {
-	if t := (control.Terminal{Type: a.getenv("TERM")}); a.onTerminal() && t.Named() {
+	if t := (control.Terminal{Type: a.here.Getenv("TERM")}); a.onTerminal() && t.Named() {
 		return t.Type
 	}
 	return ""
@@ -163,7 +163,7 @@ func (a *app) findRank(ctx context.Context, w control.ExecWanted, runID, dir str
 	if err == nil {
 		return launch.DebugRank{RunID: r.RunID, Dir: r.Dir, Env: r.Env}, far, nil
 	}
-	temp, tempErr := filepath.Abs(cmp.Or(a.getenv("TMPDIR"), os.TempDir()))
+	temp, tempErr := filepath.Abs(cmp.Or(a.here.Getenv("TMPDIR"), os.TempDir()))
 	if tempErr != nil || errhint.CodeOf(err) != errhint.Usage {
 		return launch.DebugRank{}, nil, err
 	}

@@ -1,52 +1,14 @@
 package main
 
 import (
-	"fmt"
-	"os"
-	"slices"
-
 	"github.com/spf13/cobra"
 
 	"muster/cmd/dialect"
 	"muster/cmd/dryrun"
 	"muster/internal/errhint"
-	"muster/launch/job"
 )
 
-// makeUp writes the spec of the accelerators that a job file asks for, and has all nodes see them. forget removes it.
-func makeUp(req *dialect.Request) (forget func(), err error) {
-	f, err := os.CreateTemp("", "muster-accelerators-*.yaml")
-	if err != nil {
-		return nil, fmt.Errorf("cannot write the accelerators of the job file: %w", err)
-	}
-	forget = func() { _ = os.Remove(f.Name()) }
-	_, err = f.WriteString(req.MadeUp)
-	if closeErr := f.Close(); err == nil {
-		err = closeErr
-	}
-	if err != nil {
-		forget()
-		return nil, fmt.Errorf("cannot write the accelerators of the job file: %w", err)
-	}
-	req.Job.Fake = f.Name()
-	tell := func(env []job.Var, host string) []job.Var {
-		from := job.Source{Kind: job.FromMuster, Name: "accelerators made up for a rehearsal"}
-		env = append(slices.Clone(env), job.Var{Name: "MUSTER_FAKE", Value: f.Name(), Source: from})
-		if req.File.Launcher == nil { // a launcher's hosts have names of their own
-			env = append(env, job.Var{Name: fakeNodeName, Value: host, Source: from})
-		}
-		return env
-	}
-	for i := range req.Job.Hosts.Nodes {
-		n := &req.Job.Hosts.Nodes[i]
-		n.Env = tell(n.Env, n.Name)
-	}
-	if len(req.Job.Hosts.Nodes) == 0 {
-		req.Job.NodeEnv = tell(req.Job.NodeEnv, "127.0.0.1")
-	}
-	return forget, nil
-}
-
+// newExplainCmd is "muster explain".
 func newExplainCmd(a *app) *cobra.Command {
 	var output, kind, name, secrets, list, file string
 	var set []string
@@ -80,7 +42,7 @@ the cluster, with the reason), missing (a start needs it), unknown (with --lenie
 				words = append(words, "--lenient")
 			}
 			req, err := dialect.Read("run", dialect.Invocation{
-				Argv0: a.argv[0], Args: words, Environ: a.environ, ReadFile: a.readFile, ReadDir: readDir, Machine: a.surroundings(),
+				Argv0: a.argv[0], Args: words, Environ: a.here.Environ, ReadFile: a.readFile, ReadDir: readDir, Machine: a.surroundings(),
 				Dir: workingDir(), Explain: true,
 			})
 			if err != nil {

@@ -13,11 +13,13 @@ import (
 
 	"muster/cmd/dialect"
 	"muster/cmd/dryrun"
+	"muster/cmd/here"
 	"muster/horovod"
 	"muster/horovod/discovery"
 	"muster/horovod/elastic"
 	"muster/launch/hosts"
 	"muster/launch/job"
+	"muster/launch/node"
 	"muster/launch/plan"
 )
 
@@ -51,7 +53,7 @@ func (a *app) runElastic(ctx context.Context, req dialect.Request, log zerolog.L
 		if err == nil {
 			err = a.show(d, req.JSON)
 		}
-		return a.compat(req.Job, err)
+		return node.Compat(&req.Job, err, a.console.PrintError)
 	}
 	return hosts.LaunchElastic(ctx, cfg)
 }
@@ -59,15 +61,15 @@ func (a *app) runElastic(ctx context.Context, req dialect.Request, log zerolog.L
 // machineOf is what a node of a job would be planned with if it were here.
 func (a *app) machineOf(log zerolog.Logger) dryrun.MachineOf {
 	return func(name string, j job.Job) (plan.Machine, error) {
-		return (&app{environ: a.environ, nodeName: name}).Machine(j, log)
+		return (&here.Here{Environ: a.here.Environ, Name: name}).Machine(j, log)
 	}
 }
 
 func (a *app) launcherConfig(req dialect.Request, log zerolog.Logger) hosts.LauncherConfig {
 	c := hosts.LauncherConfig{
-		Job: req.Job, LogLevel: req.LogLevel, LogFormat: req.LogFormat, Environ: a.environ, Version: a.version, Hostname: hostname(),
-		Stdout: a.stdout, Stderr: a.stderr, Console: a.console, TerminationLog: a.terminationLog(),
-		Guardian: []string{"/proc/self/exe", guardianArg}, Log: log,
+		Job: req.Job, LogLevel: req.LogLevel, LogFormat: req.LogFormat, Environ: a.here.Environ, Version: a.version,
+		Hostname: here.Hostname(), Stdout: a.stdout, Stderr: a.stderr, Console: a.console, TerminationLog: a.here.TerminationLog(),
+		Guardian: here.Guardian(), Log: log,
 	}
 	if h := req.Horovod; h != nil {
 		c.Horovod = &hosts.World{Slots: h.Slots, NICs: h.NICs}
@@ -79,7 +81,7 @@ func (a *app) launcherConfig(req dialect.Request, log zerolog.Logger) hosts.Laun
 func (a *app) discovery(h *dialect.HorovodRequest) discovery.Source {
 	switch {
 	case h.Script != "":
-		shell := discovery.Shell{Env: a.environ, Stderr: func(line string) { say(a.stderr, "%s\n", line) }}
+		shell := discovery.Shell{Env: a.here.Environ, Stderr: func(line string) { say(a.stderr, "%s\n", line) }}
 		return discovery.Script{Command: h.Script, Shown: job.ShownText(h.Script), Runner: shell, Slots: h.SlotsPerHost}
 	case h.Hostfile != "":
 		return discovery.File{Name: h.Hostfile, Read: os.ReadFile, Parse: func(text string) ([]horovod.Host, error) {
@@ -107,13 +109,10 @@ func checkJob(found []horovod.Host) (job.Job, error) {
 	return req.Job, nil
 }
 
-// simulated reports whether this is one of the nodes of a simulation.
-func (a *app) simulated() bool { return a.getenv(hosts.SimulatedVariable) != "" }
-
 // simulate runs all nodes of a job on this machine.
 func (a *app) simulate(ctx context.Context, req dialect.Request, log zerolog.Logger) error {
 	return hosts.Simulate(ctx, hosts.SimulationConfig{
-		Job: req.Job, Nodes: req.SimulateNodes, Argv: a.argv, Environ: a.environ, NodeVariable: fakeNodeName,
-		Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr, Console: a.console, Guardian: []string{"/proc/self/exe", guardianArg}, Log: log,
+		Job: req.Job, Nodes: req.SimulateNodes, Argv: a.argv, Environ: a.here.Environ, NodeVariable: here.FakeNodeVariable,
+		Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr, Console: a.console, Guardian: here.Guardian(), Log: log,
 	})
 }

@@ -31,7 +31,7 @@ directory; without it the only job of this user on this machine is meant.`
 
 // places are where run directories of this user lie.
 func (a *app) places() (rundir.Places, error) {
-	temp, err := filepath.Abs(cmp.Or(a.getenv("TMPDIR"), os.TempDir()))
+	temp, err := filepath.Abs(cmp.Or(a.here.Getenv("TMPDIR"), os.TempDir()))
 	if err != nil {
 		return rundir.Places{}, fmt.Errorf("cannot tell the directory of temporary files: %w", err)
 	}
@@ -40,7 +40,7 @@ func (a *app) places() (rundir.Places, error) {
 
 // runtimeDir is where XDG_RUNTIME_DIR is, also for who has come here without a session.
 func (a *app) runtimeDir() string {
-	return cmp.Or(a.getenv("XDG_RUNTIME_DIR"), "/run/user/"+strconv.Itoa(os.Getuid()))
+	return cmp.Or(a.here.Getenv("XDG_RUNTIME_DIR"), "/run/user/"+strconv.Itoa(os.Getuid()))
 }
 
 // findJobs asks all musters of this user. where says for people where they were looked for.

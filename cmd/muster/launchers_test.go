@@ -21,6 +21,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"muster/cmd/dialect"
+	"muster/cmd/here"
 	"muster/launch/job"
 	"muster/launch/plan"
 	"muster/rendezvous"
@@ -176,7 +177,7 @@ func (c *launcherCase) request(t *testing.T, environ []string) dialect.Request {
 func (c *launcherCase) plannedNode(t *testing.T, j job.Job, environ []string, node, nodes, base, world int, seen map[int]seenWorker) {
 	t.Helper()
 	j.Environ = environ
-	machine, err := (&app{environ: environ}).Machine(j, zerolog.Nop())
+	machine, err := (&here.Here{Environ: environ}).Machine(j, zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)
 	}

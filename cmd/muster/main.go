@@ -6,19 +6,13 @@ import (
 	"runtime/debug"
 	"time"
 
+	"muster/cmd/here"
 	"muster/internal/onpath"
 	"muster/internal/proc"
 )
 
 // version is set by the linker; see the Makefile.
 var version = ""
-
-// guardianArg is the argument with which muster starts itself as a guardian, salvageArg that with which the guardian
-// starts it to save what a killed agent has left in memory.
-const (
-	guardianArg = "_guardian"
-	salvageArg  = "_salvage"
-)
 
 // collectLater has no garbage collected before the workers of a job have started: there is hardly any by then, and each
 // collection takes the processors from them. A user who has set how garbage is collected gets that.
@@ -43,13 +37,13 @@ func main() { os.Exit(run()) }
 
 // run is main for people and for tests.
 func run() int {
-	if len(os.Args) > 1 && os.Args[1] == guardianArg {
+	if len(os.Args) > 1 && os.Args[1] == here.GuardianArg {
 		return proc.RunGuardian() // before anything that costs time or memory
 	}
 	collectLater()
-	a := newApp(os.Environ(), os.Stdin, os.Stdout, os.Stderr, "")
+	a := newApp(os.Environ(), os.Stdin, os.Stdout, os.Stderr)
 	a.argv, a.version = os.Args, onpath.Version(version)
-	if len(os.Args) == 5 && os.Args[1] == salvageArg {
+	if len(os.Args) == 5 && os.Args[1] == here.SalvageArg {
 		a.console.Format = os.Args[2]
 		return a.salvage(os.Args[3], os.Args[4])
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"muster/cmd/console"
+	"muster/cmd/here"
 	"muster/internal/testutil"
 	"muster/launch/report"
 )
@@ -27,7 +28,7 @@ import (
 // TestMain puts this test binary on PATH as muster (and as torchrun, dlrover-run and accelerate, links users make), so
 // that every test runs the whole program in processes of its own.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && (os.Args[1] == guardianArg || os.Args[1] == salvageArg) {
+	if len(os.Args) > 1 && (os.Args[1] == here.GuardianArg || os.Args[1] == here.SalvageArg) {
 		os.Exit(run()) // muster starts these as /proc/self/exe, a name that testscript does not know
 	}
 	if strings.HasSuffix(os.Args[0], ".test") &&

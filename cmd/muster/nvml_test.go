@@ -49,7 +49,7 @@ func asking(t *testing.T, script string, environ ...string) (*app, func() string
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { out.Close() })
-	a := newApp(append([]string{"PATH=/usr/bin:/bin", "MUSTER_NVPROBE=" + path}, environ...), nil, out, out, "")
+	a := newApp(append([]string{"PATH=/usr/bin:/bin", "MUSTER_NVPROBE=" + path}, environ...), nil, out, out)
 	return a, func() string {
 		t.Helper()
 		text, err := os.ReadFile(out.Name())
@@ -222,7 +222,7 @@ func TestRealProbe(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a, text := asking(t, "")
-			a.environ = append([]string{"PATH=/usr/bin:/bin"}, library(c.settings)...)
+			a.here.Environ = append([]string{"PATH=/usr/bin:/bin"}, library(c.settings)...)
 			timeout := 30 * time.Second
 			if name == "hang" {
 				timeout = 3 * time.Second

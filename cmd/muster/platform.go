@@ -7,6 +7,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"muster/cmd/dialect"
+	"muster/cmd/here"
 	"muster/internal/hardware"
 	"muster/internal/hostaddr"
 )
@@ -14,10 +15,10 @@ import (
 // surroundings are what a platform may be recognised by on this machine.
 func (a *app) surroundings() dialect.Machine {
 	count := func(fake string) (backend string, n int) {
-		return hardware.Count(fake, a.fakeNode(hostname()), a.lookupEnv)
+		return hardware.Count(fake, a.here.FakeNode(here.Hostname()), a.here.LookupEnv)
 	}
 	return dialect.Machine{
-		Files: os.DirFS("/"), Hostname: hostname(), OwnAddr: hostaddr.Outward, Accelerators: count,
+		Files: os.DirFS("/"), Hostname: here.Hostname(), OwnAddr: hostaddr.Outward, Accelerators: count,
 		FreePort: unusedPort,
 	}
 }

@@ -31,7 +31,7 @@ var otherNames = map[string]string{
 // docs/reference says of each command what its --help says.
 func TestReferencePages(t *testing.T) {
 	t.Parallel()
-	root := newRootCmd(&app{stdout: os.Stdout, stderr: os.Stderr})
+	root := newRootCmd(newApp(nil, nil, os.Stdout, os.Stderr))
 	pages := map[string]string{}
 	index := map[bool][]string{}
 	for _, cmd := range root.Commands() {

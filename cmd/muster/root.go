@@ -191,7 +191,7 @@ func newDialectCmd(a *app, name string) *cobra.Command {
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req, err := dialect.Read(name, dialect.Invocation{
-				Argv0: a.argv[0], Args: args, Environ: a.environ, ReadFile: a.readFile, Machine: a.surroundings(),
+				Argv0: a.argv[0], Args: args, Environ: a.here.Environ, ReadFile: a.readFile, Machine: a.surroundings(),
 				Dir: workingDir(), Own: a.own, ReadDir: readDir,
 			})
 			a.console.ErrorsJSON, a.console.Format = req.JSON, req.LogFormat

@@ -61,11 +61,11 @@ in the log. A client that says nothing for 10 s is closed, too.`,
 				tcpstore.ServerConfig{Private: membership.KeyPrefix, Allow: networks, Limits: tcpstore.Limits{Total: most}})
 		},
 	}
-	cmd.Flags().StringVar(&bind, "bind", cmp.Or(a.getenv("MUSTER_BIND"), "127.0.0.1:29400"),
+	cmd.Flags().StringVar(&bind, "bind", cmp.Or(a.here.Getenv("MUSTER_BIND"), "127.0.0.1:29400"),
 		"address to listen on; port 0 takes a free one [MUSTER_BIND]")
-	cmd.Flags().StringVar(&allow, "store-allow", a.getenv("MUSTER_STORE_ALLOW"),
+	cmd.Flags().StringVar(&allow, "store-allow", a.here.Getenv("MUSTER_STORE_ALLOW"),
 		"networks whose clients are served, as ADDRESS/BITS with commas between; empty: all [MUSTER_STORE_ALLOW]")
-	cmd.Flags().StringVar(&limit, "store-limit", cmp.Or(a.getenv("MUSTER_STORE_LIMIT"), "0"),
+	cmd.Flags().StringVar(&limit, "store-limit", cmp.Or(a.here.Getenv("MUSTER_STORE_LIMIT"), "0"),
 		"how many bytes it holds at most, such as 4GiB; 0: 1 GiB, or a quarter of the machine's memory where that is less "+
 			"[MUSTER_STORE_LIMIT]")
 	return cmd

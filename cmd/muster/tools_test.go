@@ -52,7 +52,7 @@ func checked(t *testing.T, scripts map[string]string, f acceleratorFlags, ids ..
 		}
 	}
 	a, text := asking(t, "")
-	a.environ = []string{"PATH=" + bin + ":/usr/bin:/bin"}
+	a.here.Environ = []string{"PATH=" + bin + ":/usr/bin:/bin"}
 	err := a.check(t.Context(), toolFlags(f))
 	if _, judged := errors.AsType[errhint.StatusError](err); err != nil && !judged {
 		t.Fatal(err)
@@ -187,7 +187,7 @@ func TestToolsCanceled(t *testing.T) {
 		t.Fatal(err)
 	}
 	a, text := asking(t, "")
-	a.environ = []string{"PATH=" + bin + ":/usr/bin:/bin"}
+	a.here.Environ = []string{"PATH=" + bin + ":/usr/bin:/bin"}
 	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, errors.New("enough"))
 	defer cancel()
 	f := acceleratorFlags{exec: "auto", root: fake.Root(accel.Real()), timeout: time.Minute}

@@ -64,6 +64,6 @@ func (a *app) aboutVersion(ctx context.Context) aboutVersion {
 		GoNVML: p.GoNVML,
 	}
 	about.Path, _ = os.Executable() // empty where /proc is not mounted
-	about.Others = onpath.Musters(ctx, a.environ)
+	about.Others = onpath.Musters(ctx, a.here.Environ)
 	return about
 }

@@ -126,12 +126,12 @@ func (a *app) timerLaunch(words []string) ([]string, error) {
 		return append([]string{timerLaunch}, words...), nil
 	}
 	if name := filepath.Base(words[0]); dialect.Named(name) {
-		a.environ = dialect.TimerEnviron(a.environ)
+		a.here.Environ = dialect.TimerEnviron(a.here.Environ)
 		return append([]string{name}, words[1:]...), nil
 	}
 	dir, err := os.Getwd()
 	if err != nil {
 		return nil, err
 	}
-	return nil, enter(launch.DebugRank{Dir: dir, Env: a.environ}, words)
+	return nil, enter(launch.DebugRank{Dir: dir, Env: a.here.Environ}, words)
 }

@@ -1,4 +1,4 @@
-package main
+package here
 
 import (
 	"cmp"
@@ -16,9 +16,9 @@ import (
 	"muster/rendezvous/place"
 )
 
-// memoryDir is where checkpoints lie that outlive a muster that is killed.
-func (a *app) memoryDir() string {
-	return cmp.Or(a.getenv("MUSTER_CKPT_MEMORY"), checkpointd.DefaultMemory)
+// MemoryDir is where checkpoints lie that outlive a muster that is killed.
+func (h *Here) MemoryDir() string {
+	return cmp.Or(h.Getenv("MUSTER_CKPT_MEMORY"), checkpointd.DefaultMemory)
 }
 
 // checkpointService opens what keeps the checkpoints of a plan's workers.
@@ -41,7 +41,7 @@ func checkpointService(plan *plan.Plan, at place.Reach, memory string, log zerol
 }
 
 // notices are what the agent hears from that this machine will be taken away.
-func (a *app) notices(rules job.CheckpointRules, in *launch.Interrupts) (sources []*preempt.Source) {
+func (h *Here) notices(rules job.CheckpointRules, in *launch.Interrupts) (sources []*preempt.Source) {
 	if !rules.On {
 		return nil
 	}
@@ -52,7 +52,7 @@ func (a *app) notices(rules job.CheckpointRules, in *launch.Interrupts) (sources
 		sources = append(sources, preempt.File(rules.OnFile))
 	}
 	if rules.OnCommand != "" {
-		sources = append(sources, preempt.Command(rules.OnCommand, job.ShownText(rules.OnCommand), a.environ))
+		sources = append(sources, preempt.Command(rules.OnCommand, job.ShownText(rules.OnCommand), h.Environ))
 	}
 	if !rules.Unasked {
 		sources = append(sources, preempt.Cloud(platform.Cloud(os.DirFS("/")), preempt.Metadata)...)

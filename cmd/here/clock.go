@@ -1,6 +1,6 @@
 //go:build !testclock
 
-package main
+package here
 
 import "time"
 
