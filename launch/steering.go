@@ -101,7 +101,7 @@ type Steering struct {
 	nextWant  int
 	wantAsked time.Time
 	// traffic is what the node's network carries, carried what was seen of it last.
-	traffic *traffic
+	traffic *Traffic
 	carried []report.Traffic
 	// gather add to what is measured.
 	gather []func(*report.Measured)
@@ -115,7 +115,7 @@ type workerPlace struct {
 	ended    bool // that of worker is told in last
 	group    int  // of the accounts
 	logs     []control.LogFiles
-	used     usage // of worker, when it was looked at last
+	used     Usage // of worker, when it was looked at last
 }
 
 // mostLogs is how many attempts of a worker its log files are told of.
@@ -165,7 +165,7 @@ func OpenSteering(ctx context.Context, p *plan.Plan, part bool, token []byte, lo
 			Tasks: []report.Task{},
 		},
 	}
-	s.traffic = &traffic{}
+	s.traffic = &Traffic{}
 	s.guests = Guests{Node: p.Hostname, Vars: p.Job.Vars(), Log: log, Tell: s.happened}
 	s.reached = newReachedHosts(p.Job.Reached, dir.Path, log)
 	s.devices = newDeviceWatch(p, s.workersRunning, log)
@@ -173,11 +173,11 @@ func OpenSteering(ctx context.Context, p *plan.Plan, part bool, token []byte, lo
 	muster := control.Muster{Role: control.Agent, Part: part, PID: os.Getpid(), RunDir: dir.Path, Meets: meets(&p.Job)}
 	s.server, err = control.Serve(control.Config{Dir: dir.Path, Served: served{s}, Log: log, Muster: muster})
 	s.openSpans() //nolint:contextcheck // Close ends it
-	s.look.Go(s.traffic.start)
+	s.look.Go(s.traffic.Start)
 	s.look.Go(s.watchSections)
 	s.look.Go(func() { s.devices.run(s.closed) }) //nolint:contextcheck // Close ends it
 	if part || !p.Job.Alone() {
-		s.look.Go(s.watchUsage)
+		s.look.Go(func() { WatchUsage(s.closed, s.unseenWorker, s.noteUsage) })
 	}
 	if err != nil {
 		log.Warn().Err(err).Str("path", dir.Path).Msg("the job runs, but muster status, stop and the like cannot reach it")
@@ -515,7 +515,7 @@ func (s *Steering) lookedUp() report.Status {
 			r.LastOutput = &last
 		}
 	}
-	d.Tasks = withTraffic(d.Tasks, s.traffic.read())
+	d.Tasks = withTraffic(d.Tasks, s.traffic.Read())
 	s.devices.tell(d.Ranks)
 	return d
 }

@@ -18,24 +18,24 @@ import (
 // have hundreds.
 const mostInterfaces = 16
 
-// traffic is what the network interfaces of a node carry.
-type traffic struct {
+// Traffic is what the network interfaces of a node carry.
+type Traffic struct {
 	root fs.FS // nil: this machine
 
 	mu    sync.Mutex
 	begin map[string][2]uint64 // by interface: bytes received and sent when the node's part of the job began; nil: not yet
 }
 
-// start begins to count.
-func (t *traffic) start() {
+// Start begins to count.
+func (t *Traffic) Start() {
 	now := t.counters()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.begin = now
 }
 
-// read is what each interface has carried since the job began, the most first.
-func (t *traffic) read() []report.Traffic {
+// Read is what each interface has carried since the job began, the most first.
+func (t *Traffic) Read() []report.Traffic {
 	if t == nil {
 		return nil
 	}
@@ -74,8 +74,8 @@ func withTraffic(tasks []report.Task, carried []report.Traffic) []report.Task {
 	return tasks
 }
 
-// moreTraffic reports whether others are to be told: where an interface has carried usageMemory more bytes.
-func moreTraffic(before, now []report.Traffic) bool {
+// MoreTraffic reports whether others are to be told: where an interface has carried usageMemory more bytes.
+func MoreTraffic(before, now []report.Traffic) bool {
 	sum := func(list []report.Traffic) (n uint64) {
 		for _, t := range list {
 			n += t.ReceivedBytes + t.SentBytes
@@ -86,14 +86,14 @@ func moreTraffic(before, now []report.Traffic) bool {
 	return n < b || n-b >= usageMemory
 }
 
-func (t *traffic) file(name string) ([]byte, error) {
+func (t *Traffic) file(name string) ([]byte, error) {
 	if t.root != nil {
 		return fs.ReadFile(t.root, name)
 	}
 	return os.ReadFile("/" + name)
 }
 
-func (t *traffic) names(dir string) []string {
+func (t *Traffic) names(dir string) []string {
 	entries, err := os.ReadDir("/" + dir)
 	if t.root != nil {
 		entries, err = fs.ReadDir(t.root, dir)
@@ -111,7 +111,7 @@ func (t *traffic) names(dir string) []string {
 // counters are the bytes that each interface of this network namespace has received and sent, but the loopback, and those
 // of the ports of RDMA devices, which /proc/net/dev does not count (port_rcv_data and port_xmit_data are in units of four
 // bytes: InfiniBand Architecture Specification, PortCounters).
-func (t *traffic) counters() map[string][2]uint64 {
+func (t *Traffic) counters() map[string][2]uint64 {
 	all := map[string][2]uint64{}
 	text, err := t.file("proc/self/net/dev")
 	if err == nil {

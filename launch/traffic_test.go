@@ -31,30 +31,30 @@ func TestTraffic(t *testing.T) {
 	}
 	dev([2]int{1000, 2000}, [2]int{50, 60})
 	rdma(10, 20)
-	c := &traffic{root: files}
-	if got := c.read(); got != nil {
+	c := &Traffic{root: files}
+	if got := c.Read(); got != nil {
 		t.Errorf("it has not begun: %v", got)
 	}
-	c.start()
-	if got := c.read(); got != nil {
+	c.Start()
+	if got := c.Read(); got != nil {
 		t.Errorf("nothing was carried: %v", got)
 	}
 	dev([2]int{1100, 2005}, [2]int{50, 60})
 	rdma(110, 20)
 	want := []report.Traffic{{Interface: "mlx5_0:1", ReceivedBytes: 400}, {Interface: "eth0", ReceivedBytes: 100, SentBytes: 5}}
-	if diff := cmp.Diff(want, c.read()); diff != "" {
+	if diff := cmp.Diff(want, c.Read()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	dev([2]int{7, 2005}, [2]int{50, 61})
 	want = []report.Traffic{
 		{Interface: "mlx5_0:1", ReceivedBytes: 400}, {Interface: "eth0", ReceivedBytes: 7, SentBytes: 5}, {Interface: "eth1", SentBytes: 1},
 	}
-	if diff := cmp.Diff(want, c.read()); diff != "" {
+	if diff := cmp.Diff(want, c.Read()); diff != "" {
 		t.Errorf("counters that began anew (-want +got):\n%s", diff)
 	}
-	none := &traffic{root: fstest.MapFS{}}
-	none.start()
-	if got := none.read(); got != nil {
+	none := &Traffic{root: fstest.MapFS{}}
+	none.Start()
+	if got := none.Read(); got != nil {
 		t.Errorf("a machine that tells nothing: %v", got)
 	}
 }

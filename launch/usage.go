@@ -21,52 +21,65 @@ const (
 	usageMemory = 1 << 20
 )
 
-// usage is what a worker used when it was looked at last.
-type usage struct {
-	pid      int
-	cpu      time.Duration
-	resident int64
-	output   time.Time // when it wrote last
-	at       time.Time
+// Usage is what a worker used when it was looked at last.
+type Usage struct {
+	PID int
+	proc.Usage
+	Output time.Time // when it wrote last
+	At     time.Time
 	// still says that it had used nothing since the look before.
 	still bool
 }
 
 // same reports whether two looks at a process have found the same, as far as others are told.
-func (u *usage) same(v *usage) bool {
-	return u.pid == v.pid && (u.cpu-v.cpu).Abs() < usageCPU && max(u.resident-v.resident, v.resident-u.resident) < usageMemory &&
-		u.output.Equal(v.output)
+func (u *Usage) same(v *Usage) bool {
+	return u.PID == v.PID && (u.CPU-v.CPU).Abs() < usageCPU &&
+		max(u.Resident-v.Resident, v.Resident-u.Resident) < usageMemory && u.Output.Equal(v.Output)
 }
 
-// watchUsage reads what the workers here use, until it is closed: a status that is asked for at another node has it,
-// too.
-func (s *Steering) watchUsage() {
+// Take takes what a look has found, and reports whether others are to be told. They hear once that nothing was used, too.
+func (u *Usage) Take(seen Usage) bool {
+	if seen.still = seen.same(u); seen.still && u.still {
+		return false
+	}
+	*u = seen
+	return true
+}
+
+// WatchUsage has look read what the workers of a node use, until closed is: every few seconds, less often where a look
+// takes long, and soon where unseen says that a worker runs that was not looked at.
+func WatchUsage(closed <-chan struct{}, unseen func(now time.Time) bool, look func(now time.Time)) {
 	tick := time.NewTicker(usageLook)
 	defer tick.Stop()
 	var last time.Time
 	every := usageEvery
 	for {
 		select {
-		case <-s.closed:
+		case <-closed:
 			return
 		case <-tick.C:
 		}
 		now := time.Now()
-		if now.Sub(last) < every && (every > usageEvery || !s.unseenWorker(now)) {
+		if now.Sub(last) < every && (every > usageEvery || !unseen(now)) {
 			continue
 		}
-		effort := proc.Effort(func() { s.noteUsage(now) })
+		effort := proc.Effort(func() { look(now) })
 		last, every = now, max(usageEvery, usageShare*effort)
 	}
 }
 
-// unseenWorker reports whether a worker runs that has not been looked at, and has had time to begin.
+// Unseen reports whether a process that began at a time was not looked at, and has had time to begin.
+func (u *Usage) Unseen(pid int, began, now time.Time) bool {
+	return u.PID != pid && now.Sub(began) >= usageLook
+}
+
+// unseenWorker reports whether a worker runs that was not looked at.
 func (s *Steering) unseenWorker(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range s.places {
 		p := &s.places[i]
-		if p.worker != nil && !p.ended && p.used.pid != p.worker.proc.PID() && now.Sub(p.worker.proc.Began()) >= usageLook {
+		if p.worker != nil && !p.ended && p.used.Unseen(p.worker.proc.PID(), p.worker.proc.Began(), now) {
 			return true
 		}
 	}
@@ -93,10 +106,10 @@ func (s *Steering) noteUsage(now time.Time) {
 		s.log.Debug().Err(err).Msg("what the workers use cannot be told to other nodes")
 		return
 	}
-	carried := s.traffic.read()
+	carried := s.traffic.Read()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if moreTraffic(s.carried, carried) {
+	if MoreTraffic(s.carried, carried) {
 		s.carried = carried
 		s.usageNews++
 	}
@@ -105,21 +118,18 @@ func (s *Steering) noteUsage(now time.Time) {
 		if p.worker.proc.PID() != pid {
 			continue // another one has come in its place
 		}
-		seen := usage{pid: pid, cpu: u.CPU, resident: u.Resident, output: p.worker.logs.LastOutput(), at: now}
-		if seen.still = seen.same(&p.used); seen.still && p.used.still {
-			continue
+		if p.used.Take(Usage{PID: pid, Usage: u, Output: p.worker.logs.LastOutput(), At: now}) {
+			s.usageNews++
 		}
-		p.used = seen
-		s.usageNews++
 	}
 }
 
-// tell says in a rank of the status what it used.
-func (u *usage) tell(r *report.Rank) {
-	cpu, resident, at := u.cpu.Seconds(), u.resident, moment(u.at)
+// Tell says in a rank of the status what it used.
+func (u *Usage) Tell(r *report.Rank) {
+	cpu, resident, at := u.CPU.Seconds(), u.Resident, moment(u.At)
 	r.CPUSeconds, r.ResidentBytes, r.UsageTime = &cpu, &resident, &at
-	if !u.output.IsZero() {
-		output := moment(u.output)
+	if !u.Output.IsZero() {
+		output := moment(u.Output)
 		r.LastOutput = &output
 	}
 }
@@ -132,8 +142,8 @@ func (s *Steering) usedLocked(ranks []report.Rank) {
 		if p.worker == nil {
 			continue
 		}
-		if r := &ranks[next]; !p.ended && p.used.pid == r.PID {
-			p.used.tell(r)
+		if r := &ranks[next]; !p.ended && p.used.PID == r.PID {
+			p.used.Tell(r)
 		}
 		next++
 	}

@@ -3,25 +3,27 @@ package launch
 import (
 	"testing"
 	"time"
+
+	"muster/internal/proc"
 )
 
 // TestUsageSame tells what is news of a worker's use of the machine from what is not.
 func TestUsageSame(t *testing.T) {
 	t.Parallel()
 	at := time.Now()
-	before := usage{pid: 7, cpu: time.Second, resident: 10 << 20, output: at, at: at}
+	before := Usage{PID: 7, Usage: proc.Usage{CPU: time.Second, Resident: 10 << 20}, Output: at, At: at}
 	for name, c := range map[string]struct {
-		change func(*usage)
+		change func(*Usage)
 		same   bool
 	}{
-		"only the time":   {func(u *usage) { u.at = at.Add(usageEvery) }, true},
-		"a tick":          {func(u *usage) { u.cpu += usageCPU / 5 }, true},
-		"a page":          {func(u *usage) { u.resident -= 4096 }, true},
-		"CPU":             {func(u *usage) { u.cpu += usageCPU }, false},
-		"more memory":     {func(u *usage) { u.resident += usageMemory }, false},
-		"less memory":     {func(u *usage) { u.resident -= usageMemory }, false},
-		"output":          {func(u *usage) { u.output = at.Add(time.Second) }, false},
-		"another process": {func(u *usage) { u.pid = 8 }, false},
+		"only the time":   {func(u *Usage) { u.At = at.Add(usageEvery) }, true},
+		"a tick":          {func(u *Usage) { u.CPU += usageCPU / 5 }, true},
+		"a page":          {func(u *Usage) { u.Resident -= 4096 }, true},
+		"CPU":             {func(u *Usage) { u.CPU += usageCPU }, false},
+		"more memory":     {func(u *Usage) { u.Resident += usageMemory }, false},
+		"less memory":     {func(u *Usage) { u.Resident -= usageMemory }, false},
+		"output":          {func(u *Usage) { u.Output = at.Add(time.Second) }, false},
+		"another process": {func(u *Usage) { u.PID = 8 }, false},
 	} {
 		now := before
 		if c.change(&now); now.same(&before) != c.same {

@@ -50,6 +50,15 @@ func TestHorovodrunElasticSeen(t *testing.T) {
 		})
 		return seen
 	}
+	used := func(size int) {
+		t.Helper()
+		testutil.Eventually(t, time.Minute, fmt.Sprintf("%d workers are told of with what they use", size), func() bool {
+			return !slices.ContainsFunc(world(size).Ranks, func(r report.Rank) bool {
+				return r.CPUSeconds == nil || r.ResidentBytes == nil || *r.ResidentBytes < 1<<20 || r.UsageTime == nil ||
+					r.LastOutput == nil || time.Since(*r.LastOutput) > time.Hour
+			})
+		})
+	}
 	enter := func(rank int, place string) {
 		t.Helper()
 		testutil.Eventually(t, time.Minute, fmt.Sprintf("rank %d is at %s", rank, place), func() bool { // its agent hears of it
@@ -59,6 +68,7 @@ func TestHorovodrunElasticSeen(t *testing.T) {
 		})
 	}
 	first := world(3)
+	used(3)
 	for rank, place := range []string{"127.0.0.1:0", "127.0.0.2:0", "127.0.0.2:1"} {
 		enter(rank, place)
 	}
@@ -70,6 +80,7 @@ func TestHorovodrunElasticSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	second := world(2)
+	used(2)
 	for rank, place := range []string{"127.0.0.2:0", "127.0.0.2:1"} {
 		if was, is := first.Ranks[rank+1], second.Ranks[rank]; is.PID != was.PID || is.Rank != rank {
 			t.Errorf("rank %d is %+v, it was rank %d in process %d", rank, is, was.Rank, was.PID)

@@ -3,12 +3,14 @@ package hosts
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -34,6 +36,7 @@ type hostWorker struct {
 	last  [2]output.Last // lines of standard output and error
 	// rank is the one that it has in the world with this number.
 	rank, world int
+	used        launch.Usage
 }
 
 // runs reports whether it has not ended.
@@ -54,6 +57,12 @@ type hostServed struct {
 	events  control.Events
 	looking chan struct{} // has room for one look at a time
 	guests  launch.Guests
+
+	watching sync.WaitGroup
+	closed   chan struct{}
+	traffic  launch.Traffic
+	// carried is what was seen of it last, under the mutex of set.
+	carried []report.Traffic
 }
 
 var (
@@ -65,7 +74,11 @@ var (
 
 // openFront begins to answer at the run directory, where there is one. The workers run without answers, too.
 func (p *processSet) openFront(log zerolog.Logger) *hostServed {
-	h := &hostServed{set: p, looking: make(chan struct{}, 1)}
+	h := &hostServed{set: p, looking: make(chan struct{}, 1), closed: make(chan struct{})}
+	h.watching.Go(func() {
+		h.traffic.Start()
+		launch.WatchUsage(h.closed, h.unseen, h.noteUsage)
+	})
 	h.guests = launch.Guests{Node: p.node.order.Name, Vars: p.plan.Job.Vars(), Log: log, Tell: h.happened}
 	dir := p.room.Dir()
 	if dir == "" {
@@ -82,6 +95,8 @@ func (p *processSet) openFront(log zerolog.Logger) *hostServed {
 
 // close ends the answers.
 func (h *hostServed) close() error {
+	close(h.closed)
+	h.watching.Wait()
 	err := h.server.Close()
 	h.guests.Close()
 	return err
@@ -148,15 +163,72 @@ func (h *hostServed) Status(context.Context, control.Scope) (report.Status, erro
 		r := report.Rank{
 			Node: name, Rank: w.rank, LocalRank: w.local, PID: w.proc.PID(), Phase: report.PhaseRunning, StartTime: new(w.began),
 		}
+		if w.used.PID == r.PID {
+			w.used.Tell(&r)
+		}
 		h.set.mu.Unlock()
 		if w.runs() { // the rank of one that has ended may be another's by now
 			ranks, d.Ranks = append(ranks, strconv.Itoa(r.Rank)), append(d.Ranks, r)
 		}
 	}
 	if len(ranks) > 0 {
-		d.Tasks = append(d.Tasks, report.Task{Node: name, Ranks: strings.Join(ranks, ","), Phase: report.PhaseRunning})
+		h.set.mu.Lock()
+		d.Tasks = append(d.Tasks,
+			report.Task{Node: name, Ranks: strings.Join(ranks, ","), Phase: report.PhaseRunning, Traffic: h.carried})
+		h.set.mu.Unlock()
 	}
 	return d, nil
+}
+
+// unseen reports whether a worker runs that was not looked at.
+func (h *hostServed) unseen(now time.Time) bool {
+	workers := h.set.newest()
+	h.set.mu.Lock()
+	defer h.set.mu.Unlock()
+	return slices.ContainsFunc(workers, func(w *hostWorker) bool {
+		return w.runs() && w.used.Unseen(w.proc.PID(), w.proc.Began(), now)
+	})
+}
+
+// noteUsage reads what the workers use, and tells the launcher where that is news.
+func (h *hostServed) noteUsage(now time.Time) {
+	workers := slices.DeleteFunc(h.set.newest(), func(w *hostWorker) bool { return !w.runs() })
+	if len(workers) == 0 {
+		return
+	}
+	pids := make([]int, len(workers))
+	for i, w := range workers {
+		pids[i] = w.proc.PID()
+	}
+	used, err := proc.UsageOf(pids)
+	if err != nil {
+		h.set.log.Debug().Err(err).Msg("what the workers use cannot be told")
+		return
+	}
+	carried, news := h.traffic.Read(), false
+	h.set.mu.Lock()
+	if launch.MoreTraffic(h.carried, carried) {
+		h.carried, news = carried, true
+	}
+	for i, w := range workers {
+		if u, is := used[pids[i]]; is {
+			last := w.last[0].At()
+			if other := w.last[1].At(); other.After(last) {
+				last = other
+			}
+			news = w.used.Take(launch.Usage{PID: pids[i], Usage: u, Output: last, At: now}) || news
+		}
+	}
+	h.set.mu.Unlock()
+	if !news {
+		return
+	}
+	d, _ := h.Status(context.Background(), control.Node)
+	text, err := json.Marshal(d)
+	if err != nil {
+		panic(fmt.Sprintf("internal error: cannot encode a status: %v", err)) // strings, numbers and times only
+	}
+	_ = h.set.node.link.Status(text) // a launcher that is lost is met elsewhere
 }
 
 // Rank implements control.Served.

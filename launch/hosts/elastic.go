@@ -337,6 +337,7 @@ func (j *elasticJob) host(name string) *elasticHost {
 		Min: 1, StartTimeout: job.Hosts.StartTimeout, Linger: job.Stop.Grace, Transient: sshexec.Transient,
 		Output: &Output{Stdout: j.launcher.config.Stdout, Stderr: j.launcher.config.Stderr, Log: j.launcher.config.Console.HostsLog()},
 		Logs:   j.logs, Log: j.launcher.config.Log, Process: func(_ int, e ProcessEvent) { j.event(name, h, e) },
+		Status: func(_ int, data []byte) { j.used(name, data) },
 	})
 	j.hosts[name] = h
 	go func() {

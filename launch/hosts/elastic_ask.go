@@ -3,6 +3,7 @@ package hosts
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -77,6 +78,16 @@ func (j *elasticJob) began(number int, slots []horovod.Slot) {
 			}
 		}()
 	}
+}
+
+// used takes what the host with a name has said of its workers.
+func (j *elasticJob) used(name string, text []byte) {
+	var d report.Status
+	if err := json.Unmarshal(text, &d); err != nil {
+		j.launcher.config.Log.Warn().Err(err).Str("node", name).Msg("what the workers of this node use is not known")
+		return
+	}
+	j.rules.used(name, d)
 }
 
 // reachRanks says how the agent is asked that runs ranks.

@@ -110,6 +110,13 @@ func (r *elasticRules) gone(host string, local, pid int) {
 	r.status.Gone(host, local, pid)
 }
 
+// used takes note of what a host's workers use.
+func (r *elasticRules) used(host string, workers report.Status) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.status.Used(host, workers)
+}
+
 // end is how the job ended, but for the reason.
 func (r *elasticRules) end(status int) report.DrivenEnd {
 	end := report.DrivenEnd{Status: status, Size: r.result.Size, Limit: r.result.Limit}

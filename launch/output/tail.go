@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -95,10 +97,22 @@ func blank(lines []string) bool {
 }
 
 // Last keeps the last lines that are written to it. Its zero value has none.
-type Last struct{ kept tail }
+type Last struct {
+	kept tail
+	at   atomic.Int64 // when something was written last, in ns; 0: never
+}
+
+// At is when something was written last, zero: never.
+func (l *Last) At() time.Time {
+	if at := l.at.Load(); at > 0 {
+		return time.Unix(0, at)
+	}
+	return time.Time{}
+}
 
 // Write implements io.Writer. It always takes all.
 func (l *Last) Write(p []byte) (int, error) {
+	l.at.Store(time.Now().UnixNano())
 	l.kept.add(p)
 	return len(p), nil
 }

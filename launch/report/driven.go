@@ -19,12 +19,20 @@ type Driven struct {
 	hosts  []DrivenHost
 	// running are the workers' processes.
 	running map[drivenPlace]drivenProcess
+	carried map[string][]Traffic // by host
 }
 
-// drivenProcess is a process of a worker, and when it was started.
+// drivenProcess is a process of a worker, when it was started, and what its host has told it to use last.
 type drivenProcess struct {
 	pid   int
 	began time.Time
+	used  Rank
+}
+
+// tell says in a rank of the status what is known of its process.
+func (p *drivenProcess) tell(r *Rank) {
+	r.PID, r.StartTime = p.pid, &p.began
+	r.CPUSeconds, r.ResidentBytes, r.UsageTime, r.LastOutput = p.used.CPUSeconds, p.used.ResidentBytes, p.used.UsageTime, p.used.LastOutput
 }
 
 // drivenPlace is where a worker runs, which it keeps when its rank changes.
@@ -71,7 +79,7 @@ func OpenDriven(job job.Job, node string, outputs []*os.File, terminationLog str
 	if err != nil {
 		return nil, err
 	}
-	return &Driven{status: s, fatal: job.Restart.Fatal, running: map[drivenPlace]drivenProcess{}}, nil
+	return &Driven{status: s, fatal: job.Restart.Fatal, running: map[drivenPlace]drivenProcess{}, carried: map[string][]Traffic{}}, nil
 }
 
 // World says that a world has begun: its number, from 1, and its hosts.
@@ -80,14 +88,14 @@ func (d *Driven) World(number int, hosts []DrivenHost) {
 	s.cfg.Tasks = make([]Task, len(hosts))
 	for i, h := range hosts {
 		workers += len(h.Ranks)
-		s.cfg.Tasks[i] = Task{Node: h.Name, Ranks: rankList(h.Ranks), RestartCount: number - 1}
+		s.cfg.Tasks[i] = Task{Node: h.Name, Ranks: rankList(h.Ranks), RestartCount: number - 1, Traffic: d.carried[h.Name]}
 	}
 	d.hosts, s.doc.Ranks = hosts, nil
 	for _, h := range hosts {
 		for local, rank := range h.Ranks {
 			r := Rank{Node: h.Name, Rank: rank, LocalRank: local, Phase: PhaseRunning}
 			if p, goesOn := d.running[drivenPlace{h.Name, local}]; goesOn {
-				r.PID, r.StartTime = p.pid, &p.began
+				p.tell(&r)
 			}
 			s.doc.Ranks = append(s.doc.Ranks, r)
 		}
@@ -98,7 +106,7 @@ func (d *Driven) World(number int, hosts []DrivenHost) {
 
 // Started says which process a worker is, on the machine of its host. It is written when all of the world are known.
 func (d *Driven) Started(host string, local, pid int) {
-	p := drivenProcess{pid, d.status.now()}
+	p := drivenProcess{pid: pid, began: d.status.now()}
 	d.running[drivenPlace{host, local}] = p
 	doc := &d.status.doc
 	if doc.EndTime != nil {
@@ -108,13 +116,47 @@ func (d *Driven) Started(host string, local, pid int) {
 	known := true
 	for i := range doc.Ranks {
 		if r := &doc.Ranks[i]; r.Node == host && r.LocalRank == local {
-			r.PID, r.StartTime = pid, &p.began
+			p.tell(r)
 		}
 		known = known && doc.Ranks[i].PID != 0
 	}
 	if known {
 		d.status.write()
 	}
+}
+
+// Used says what the workers of a host use, and what its network carries: of seen nothing else counts. It is told, and
+// written with what is written next.
+func (d *Driven) Used(host string, seen Status) {
+	doc := &d.status.doc
+	if doc.EndTime != nil {
+		return
+	}
+	ranks, tasks := slices.Clone(doc.Ranks), slices.Clone(doc.Tasks) // others may be reading those
+	for _, used := range seen.Ranks {
+		at := drivenPlace{host, used.LocalRank}
+		p, runs := d.running[at]
+		if !runs || p.pid != used.PID {
+			continue
+		}
+		p.used = used
+		d.running[at] = p
+		for i := range ranks {
+			if r := &ranks[i]; r.Node == host && r.LocalRank == used.LocalRank {
+				p.tell(r)
+			}
+		}
+	}
+	for _, t := range seen.Tasks {
+		d.carried[host] = t.Traffic
+	}
+	for i := range tasks {
+		if tasks[i].Node == host {
+			tasks[i].Traffic, d.status.cfg.Tasks[i].Traffic = d.carried[host], d.carried[host]
+		}
+	}
+	doc.Ranks, doc.Tasks = ranks, tasks
+	d.status.tell()
 }
 
 // Gone says that the process of a worker has ended.
