@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,11 +19,13 @@ import (
 	"github.com/rs/zerolog"
 
 	"muster/internal/errhint"
+	"muster/internal/python"
 	"muster/internal/testutil"
 	"muster/launch/control"
 	"muster/launch/evidence"
 	"muster/launch/job"
 	"muster/launch/plan"
+	"muster/launch/progress"
 	"muster/rendezvous"
 	"muster/rendezvous/memstore"
 )
@@ -64,6 +67,31 @@ func TestJudgement(t *testing.T) {
 		j := w.judge(now)
 		if _, hang := j.hangs(timeout); hang != c.hangs || len(j.absent) != c.absent {
 			t.Errorf("%s: %+v", name, j)
+		}
+	}
+}
+
+// A program whose script has ended finishes no step any more: what Python does until it is gone counts as life.
+func TestLifeAfterTheScript(t *testing.T) {
+	packages := filepath.Join(t.TempDir(), "python")
+	if err := python.InstallCheckpoint(packages); err != nil {
+		t.Fatal(err)
+	}
+	for text, exact := range map[string]bool{"muster.progress.step(1)": false, "muster.progress.step(1); os._exit(0)": true} {
+		dir := t.TempDir()
+		f, err := progress.Create(dir, 0, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(f.Close)
+		cmd := exec.CommandContext(t.Context(), "python3", "-c", "import muster, os; "+text)
+		cmd.Env = append(os.Environ(), "PYTHONPATH="+packages, "PYTHONDONTWRITEBYTECODE=1", "MUSTER_RUN_DIR="+dir, "RANK=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		var told []progress.Reading
+		if got := new(life).hear(&worker{progress: f}, time.Now(), false, &told); got != exact || len(told) != 1 {
+			t.Errorf("%s: its steps count alone: %v; %+v", text, got, told)
 		}
 	}
 }

@@ -114,7 +114,7 @@ func (a *Agent) silence(l *lives, now time.Time) (silent, quiet time.Duration) {
 	return max(silent, 0), max(quiet, 0)
 }
 
-// hear takes in what a worker tells of itself, and reports whether it tells its steps.
+// hear takes in what a worker tells of itself, and reports whether it tells its steps, and will tell more.
 func (o *life) hear(w *worker, now time.Time, auto bool, told *[]progress.Reading) bool {
 	r, is := w.progress.Read()
 	if !is {
@@ -136,7 +136,7 @@ func (o *life) hear(w *worker, now time.Time, auto bool, told *[]progress.Readin
 	if r.Steps {
 		*told = append(*told, r)
 	}
-	return r.Steps
+	return r.Steps && !r.Ends
 }
 
 // wishedForCores is when workers here were seen last that waited for a core.

@@ -201,7 +201,8 @@ func (t *Tree) reaped() uint64 {
 
 // kill sends SIGKILL until nothing is left: what is killed may have forked meanwhile.
 func (s *stopper) kill() error {
-	end := time.Now().Add(s.l.Kill)
+	began, hindered := time.Now(), true
+	end := began.Add(s.l.Kill)
 	tick := newBackoff()
 	defer tick.Stop()
 	for {
@@ -222,6 +223,12 @@ func (s *stopper) kill() error {
 		}
 		for _, m := range outsiders {
 			s.note(m.signal(unix.SIGKILL, true), m.PID)
+		}
+		if hindered && time.Since(began) > s.l.Kill/30 { // most are gone by then
+			hindered = false
+			for _, m := range sc.members {
+				ordinaryPriority(m.PID)
+			}
 		}
 		if !restless { // what hides by forking is only caught by looking often
 			<-tick.next()

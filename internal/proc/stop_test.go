@@ -273,13 +273,17 @@ func TestStopListsWhatCannotBeKilled(t *testing.T) {
 	t.Cleanup(func() {
 		testutil.Eventually(t, 20*time.Second, "freezer removed", func() bool { return os.Remove(freezer) == nil })
 	})
-	p := sh(t, tree, "exec sleep 86400")
+	p := sh(t, tree, "exec chrt -i 0 sleep 86400")
 	write := func(name, value string) {
 		t.Helper()
 		if err := os.WriteFile(filepath.Join(freezer, name), []byte(value), 0); err != nil {
 			t.Fatal(err)
 		}
 	}
+	testutil.Eventually(t, time.Minute, "the shell is a sleep", func() bool {
+		comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", p.PID()))
+		return err == nil && string(comm) == "sleep\n"
+	})
 	write("cgroup.procs", strconv.Itoa(p.PID()))
 	write("freezer.state", "FROZEN")
 	defer write("freezer.state", "THAWED")
@@ -299,6 +303,10 @@ func TestStopListsWhatCannotBeKilled(t *testing.T) {
 		t.Errorf("status %d, hint %q", errhint.CodeOf(err), errhint.Of(err))
 	}
 	t.Log(err)
+	// Had it a low priority only, it would get a core to die now.
+	if a, err := unix.SchedGetAttr(p.PID(), 0); err != nil || a.Policy != unix.SCHED_NORMAL || a.Nice != 0 {
+		t.Errorf("%v %+v", err, a)
+	}
 }
 
 // A store with thousands of clients may have taken every descriptor when the job has to be stopped.

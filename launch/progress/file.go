@@ -163,7 +163,7 @@ func (p *File) decode() Reading {
 	r := Reading{
 		Words: p.word(wordSequence),
 		Told:  c.time(p.integer(wordTime)), First: c.time(p.integer(wordFirst)), Passed: c.time(p.integer(wordPassed)),
-		Stalls: max(0, p.integer(wordStalls)), Stalled: c.duration(p.integer(wordStalled)),
+		Stalls: max(0, p.integer(wordStalls)), Stalled: c.duration(p.integer(wordStalled)), Ends: p.word(wordEnds) != 0,
 	}
 	if r.Steps = !r.First.IsZero(); !r.Steps {
 		r.Passed = time.Time{}

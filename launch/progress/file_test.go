@@ -169,7 +169,28 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 `)
-	if r, told := f.Read(); !told || r.Step != 8 {
+	if r, told := f.Read(); !told || r.Step != 8 || r.Ends {
+		t.Errorf("%v %+v", told, r)
+	}
+}
+
+// The end of the script is told, of the process that tells steps alone.
+func TestEndTold(t *testing.T) {
+	dir := t.TempDir()
+	f := create(t, dir, nil)
+	const forks = `
+import muster, os, sys
+muster.progress.step(5)
+if os.fork() == 0:
+    sys.exit()
+os.wait()
+`
+	program(t, dir, 3, forks+"os._exit(0)")
+	if r, told := f.Read(); !told || r.Ends {
+		t.Errorf("%v %+v", told, r)
+	}
+	program(t, dir, 3, forks)
+	if r, told := f.Read(); !told || !r.Ends || r.Step != 5 {
 		t.Errorf("%v %+v", told, r)
 	}
 }
@@ -309,7 +330,7 @@ func TestHostile(t *testing.T) {
 func TestKilledInTheMiddle(t *testing.T) {
 	dir := t.TempDir()
 	f := create(t, dir, nil)
-	program(t, dir, 3, "import muster, os, signal\nmuster.progress.step(6)\nmuster.progress._file._ints[3] |= 1")
+	program(t, dir, 3, "import muster, os\nmuster.progress.step(6)\nmuster.progress._file._ints[3] |= 1\nos._exit(0)")
 	if _, told := f.Read(); told {
 		t.Error("it is just being written")
 	}

@@ -32,6 +32,7 @@ const (
 	// How long the program has been in sections of these names, in nanoseconds.
 	wordCollective = 124
 	wordLoading    = 125
+	wordEnds       = 126 // not 0: Python is about to exit
 
 	mostValues  = 16
 	mostSeconds = 64
@@ -86,6 +87,8 @@ type Reading struct {
 	Section        string
 	SectionBegan   time.Time
 	SectionTimeout time.Duration
+	// Ends says that the script has ended, and Python is about to exit: no step follows.
+	Ends bool
 }
 
 // Value is a number that was told with the last step.

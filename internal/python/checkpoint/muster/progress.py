@@ -14,6 +14,7 @@ A step costs some two microseconds. It waits for nobody, raises nothing, and doe
 What is told lies in a file of the job's run directory, which this process has in memory. muster reads it when somebody asks. The
 layout is that of launch/progress/layout.go.
 """
+import atexit
 import bisect
 import contextlib
 import fcntl
@@ -37,6 +38,7 @@ _VALUE, _BUCKET, _TIMES = 20, 36, 60  # the first of 16 values, 24 buckets, 64 t
 _NAMES, _NAME = 1024, 48  # where the names of values begin, how long one may be: the 17th is that of the section
 _MOST_VALUES, _MOST_TIMES = 16, 64
 _TIMED = {"collective": 124, "data": 125}  # how long sections of these names took, in nanoseconds
+_ENDS = 126
 
 # The upper bounds of the buckets, in seconds; the last bucket has none.
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0)
@@ -89,6 +91,7 @@ class _File:
         self._names = ()
         self._most = _lowest
         self._sections = []
+        atexit.register(self._end)
 
     def step(self, n, total, values):
         q, now = self._ints, _now()
@@ -182,6 +185,14 @@ class _File:
             q[_SECTION], self._reals[_TIMEOUT] = inner.began, inner.timeout
         q[_TIME] = _now()
         q[_SEQ] = seq + 1
+
+    def _end(self):
+        """Says that the program's script has ended: no step follows."""
+        if _file is self:  # a process that was forked has this, too
+            q = self._ints
+            q[_SEQ] = seq = q[_SEQ] | 1
+            q[_ENDS], q[_TIME] = 1, _now()
+            q[_SEQ] = seq + 1
 
     def settle(self):
         """Ends what has failed in the middle."""
