@@ -61,6 +61,7 @@ func (a *Agent) followLife(ctx context.Context, w *lifeWatch, timeout time.Durat
 	tick := time.NewTicker(w.every)
 	defer tick.Stop()
 	var l *lives
+	defer func() { l.close() }()
 	hung, waited := false, time.Now()
 	for ; ; waited = time.Now() {
 		select {
@@ -70,9 +71,11 @@ func (a *Agent) followLife(ctx context.Context, w *lifeWatch, timeout time.Durat
 		}
 		now := time.Now()
 		if workers := a.Steering.workersRunning(); l == nil || !slices.Equal(workers, l.workers) {
+			l.close()
 			l = newLives(workers, now) // one that was started anew lives
 			a.learner.anew()
 		} else if now.Sub(waited) > 4*w.every { // we were stopped, and they probably, too
+			l.close()
 			l = newLives(workers, now)
 			w.forget()
 		}

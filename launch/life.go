@@ -22,8 +22,13 @@ const (
 type life struct {
 	last time.Time
 	any  time.Time
-	cpu  time.Duration
-	disk string // what it has read and written there
+	// ran is when it has used processors last and got somewhere, shown when it has shown any other sign.
+	ran, shown time.Time
+	spins      time.Duration // for how long it has got nowhere, though it uses processors; 0 for not
+	others     time.Time     // when other processes of it than the one that gets nowhere have used processors last
+	spin       spin
+	cpu        time.Duration
+	disk       string // what it has read and written there
 }
 
 // lives are those of a group's workers.
@@ -40,9 +45,19 @@ type lives struct {
 func newLives(workers []*worker, now time.Time) *lives {
 	l := &lives{workers: workers, of: make([]life, len(workers)), looked: now}
 	for i := range l.of {
-		l.of[i].last, l.of[i].any = now, now
+		l.of[i].last, l.of[i].any, l.of[i].ran, l.of[i].shown = now, now, now, now
 	}
 	return l
+}
+
+// close lets go of the workers.
+func (l *lives) close() {
+	if l == nil {
+		return
+	}
+	for i := range l.of {
+		l.of[i].spin.close()
+	}
 }
 
 // workersRunning are the workers of this node that run.
@@ -74,7 +89,7 @@ func (a *Agent) silence(l *lives, now time.Time) (silent, quiet time.Duration) {
 		if _, bytes, _ := a.checkpoints.Wrote(); bytes != l.saved {
 			l.saved = bytes
 			for i := range l.of {
-				l.of[i].last, l.of[i].any = now, now
+				l.of[i].last, l.of[i].shown = now, now
 			}
 		}
 	}
@@ -86,17 +101,21 @@ func (a *Agent) silence(l *lives, now time.Time) (silent, quiet time.Duration) {
 		tells[i] = o.hear(w, now, a.Plan.Job.Hang.Auto, &l.told)
 		l.exact = l.exact || tells[i]
 		for _, sign := range []time.Time{w.logs.LastOutput(), wished} {
-			if sign.After(o.any) {
-				o.any = sign
+			if sign.After(o.shown) {
+				o.shown = sign
 			}
 		}
 		if disk := proc.DiskOf(pids[i]); disk != o.disk {
-			o.any, o.disk = now, disk
+			o.shown, o.disk = now, disk
 		}
-		if cpu := used[pids[i]].CPU; float64(cpu-o.cpu) >= livingCPU*float64(since) {
-			o.any = now
+		o.run(pids[i], used[pids[i]].CPU, livingCPU*float64(since), now)
+		if o.spin.counted.After(o.shown) {
+			o.shown = o.spin.counted
 		}
-		o.cpu = used[pids[i]].CPU
+		o.any = o.shown
+		if o.ran.After(o.any) {
+			o.any = o.ran
+		}
 		if !tells[i] {
 			o.last = o.any
 		}
@@ -114,6 +133,28 @@ func (a *Agent) silence(l *lives, now time.Time) (silent, quiet time.Duration) {
 	return max(silent, 0), max(quiet, 0)
 }
 
+// run takes in how much CPU time a worker has used so far, of which so much is a sign of life.
+func (o *life) run(pid int, cpu time.Duration, sign float64, now time.Time) {
+	o.spin.look(pid, now)
+	used, own := cpu-o.cpu, o.spin.used()
+	o.cpu, o.spins = cpu, 0
+	if float64(used) < sign {
+		return
+	}
+	// What others than the process that gets nowhere do, as those that load data for it, is a sign of life.
+	if float64(used-own) >= max(sign, float64(3*proc.Tick)) {
+		o.others = now
+	}
+	o.ran = now
+	if since, idle := o.spin.idle(now); idle && o.others.Before(now) {
+		o.ran = since
+		if o.others.After(since) {
+			o.ran = o.others
+		}
+		o.spins = now.Sub(o.ran)
+	}
+}
+
 // hear takes in what a worker tells of itself, and reports whether it tells its steps, and will tell more.
 func (o *life) hear(w *worker, now time.Time, auto bool, told *[]progress.Reading) bool {
 	r, is := w.progress.Read()
@@ -124,8 +165,8 @@ func (o *life) hear(w *worker, now time.Time, auto bool, told *[]progress.Readin
 	if r.SectionTimeout > 0 && now.Sub(r.SectionBegan) < r.SectionTimeout {
 		sign = now // it has said how long it may take
 	}
-	if sign.After(o.any) {
-		o.any = sign
+	if sign.After(o.shown) {
+		o.shown = sign
 	}
 	if r.Steps && auto && inOpenSection(&r) {
 		sign = now // there are no steps meanwhile
@@ -146,13 +187,16 @@ func (s *Steering) wishedForCores() time.Time {
 	return s.coresWished
 }
 
-// noteLives keeps when workers have shown signs of life, for who looks at them.
+// noteLives keeps when workers have shown signs of life, and which get nowhere, for who looks at them.
 func (s *Steering) noteLives(l *lives) {
-	last := make(map[*worker]time.Time, len(l.workers))
+	last, spins := make(map[*worker]time.Time, len(l.workers)), map[*worker]time.Duration{}
 	for i, w := range l.workers {
 		last[w] = l.of[i].last
+		if l.of[i].spins > 0 {
+			spins[w] = l.of[i].spins
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.lives = last
+	s.lives, s.spins = last, spins
 }

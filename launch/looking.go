@@ -76,7 +76,7 @@ func (s *Steering) lookHere(ctx context.Context, native bool) (evidence.Node, er
 			"muster status shows how the job stands"), errhint.TryAgain)
 	}
 	s.mu.Lock()
-	lives := s.lives
+	lives, spins := s.lives, s.spins
 	s.mu.Unlock()
 	list := make([]gather.Worker, len(workers))
 	for i, w := range workers {
@@ -84,6 +84,7 @@ func (s *Steering) lookHere(ctx context.Context, native bool) (evidence.Node, er
 		if last, known := lives[w]; known {
 			list[i].Silent = time.Since(last).Seconds()
 		}
+		list[i].Spins = spins[w].Seconds()
 		if r, told := w.progress.Read(); told && r.Steps {
 			list[i].Step = &r.Step
 		}
@@ -97,10 +98,13 @@ func (s *Steering) lookHere(ctx context.Context, native bool) (evidence.Node, er
 	return n, nil
 }
 
-// wants reports whether a worker would use processors if it got them.
+// wants reports whether a worker would use processors if it got them, but for those that get nowhere by it.
 func wants(seen *evidence.Node) bool {
 	for _, r := range seen.Ranks {
 		sum := 0.0
+		if r.Spins > 0 {
+			continue
+		}
 		for i := range r.Processes {
 			sum += r.Processes[i].Wants
 		}

@@ -82,11 +82,13 @@ type Steering struct {
 	closing sync.Once
 	look    sync.WaitGroup // who looks until it is closed
 	// looking has room for one who looks at the workers; nextLook is the number under which the nodes of the round are
-	// asked the next time. lives is when workers have shown signs of life, where somebody looks for these, coresWished
-	// when some were seen that waited for a core. lastHang is what was found the last time that they hung.
+	// asked the next time. lives is when workers have shown signs of life, where somebody looks for these, spins for how
+	// long some have got nowhere, coresWished when some were seen that waited for a core. lastHang is what was found the
+	// last time that they hung.
 	looking     chan struct{}
 	nextLook    int
 	lives       map[*worker]time.Time
+	spins       map[*worker]time.Duration
 	coresWished time.Time
 	lastHang    *report.Hang
 	// slow is how slow ranks of the round are, compared with each other.

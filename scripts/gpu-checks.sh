@@ -69,13 +69,45 @@ if mode == "train":
         step += 1
         muster.progress.step(step, loss=float(a[0, 0]))
     print("trained", step, hold.numel(), flush=True)
-elif mode == "hang":
+elif mode in ("hang", "hang-late"):
+    if mode == "hang-late":  # after steps of which nobody is told
+        for _ in range(24):
+            a = torch.ones(1 << 20, device=device)
+            dist.all_reduce(a)
+            print(end="", flush=True) if a[0].item() == 1 else sys.exit(5)
+            time.sleep(0.25)
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] != "0":
+            print("trained to the end", flush=True)
+            dist.destroy_process_group()
+            sys.exit()
     print("hangs", flush=True)
     if cuda:
         torch.cuda._sleep(1 << 40)  # a kernel of some ten minutes
-        torch.cuda.synchronize()
+        print(a[0].item() if mode == "hang-late" else torch.cuda.synchronize())
     else:
         time.sleep(600)
+elif mode == "graph":  # steps, and then a graph that is replayed: nothing is told, and hardly anything is done in Python
+    for _ in range(24):
+        a = torch.ones(1 << 20, device=device)
+        dist.all_reduce(a)
+        a.sum().item()
+        time.sleep(0.25)
+    b = torch.randn(8192 if cuda else 64, 8192 if cuda else 64, device=device)
+    out, began, n = torch.empty_like(b), time.time(), 0
+    if cuda:
+        graph = torch.cuda.CUDAGraph()
+        torch.matmul(b, b, out=out)
+        with torch.cuda.graph(graph):
+            for _ in range(400):
+                torch.matmul(b, b, out=out)
+    while time.time() - began < 45:
+        if cuda:
+            graph.replay()
+            torch.cuda.synchronize()
+        else:
+            torch.matmul(b, b, out=out)
+        n += 1
+    print("replayed", n, flush=True)
 elif mode == "ckpt":
     from muster.checkpoint import Checkpointer, StorageType
     model = torch.nn.Linear(1024, 1024, bias=False, device=device)
@@ -240,6 +272,16 @@ check "stacks --native shows where" "$dir/seen" 30
 timeout 20 "$muster" diagnose gpu-hang >"$dir/seen" 2>&1 && grep -q 'rank 0' "$dir/seen"; check "diagnose names the rank" "$dir/seen"
 at=$SECONDS
 "$muster" stop --now gpu-hang >"$dir/seen" 2>&1; ended 30; [ "$status" = 143 ]; check "stop --now ends it with status 143 after $((SECONDS - at)) s (it was $status)" "$dir/seen"
+
+now "a hang that keeps a processor busy, and no hang"
+start --nproc-per-node 1 --hang-timeout 5s --on-hang dump,restart --max-restarts 1 --grace 1s --run-id gpu-spins -- "$python" "$dir/train.py" hang-late
+ended 120; job_status=$status
+grep -hE 'workers hang|no worker has|trained' "$dir/out" >"$dir/seen"; [ "$job_status" = 0 ] && grep -q 'trained to the end' "$dir/out"
+check "a rank that waits for a kernel hangs, and its next attempt comes to the end (status $job_status)" "$dir/seen" 8
+[ -n "$fake" ] || { grep -q '"kind":"device"' "$dir/out"; check "the verdict is its device" /dev/null; }
+start --nproc-per-node 1 --hang-timeout 5s --on-hang fail --run-id gpu-graph -- "$python" "$dir/train.py" graph
+ended 120; job_status=$status
+grep -hE 'hang|replayed' "$dir/out" >"$dir/seen"; [ "$job_status" = 0 ]; check "one that only replays a graph does not (status $job_status)" "$dir/seen" 8
 
 now "flash checkpoint of tensors on the device, a crash and a restart"
 start --nproc-per-node 1 --max-restarts 1 --restart-delay 0s --ckpt-dir "$dir/ckpt" --run-id gpu-ckpt -- "$python" "$dir/train.py" ckpt

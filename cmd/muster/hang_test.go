@@ -142,6 +142,15 @@ func TestHangRestarts(t *testing.T) {
 	}
 }
 
+// TestHangSpins hangs a job whose ranks keep their processors busy while they wait for their devices.
+func TestHangSpins(t *testing.T) {
+	t.Parallel()
+	python := testutil.Torch(t)
+	j := start(t, nil, "run", "-n", "2", "--hang-timeout", "3s", "--on-hang", "fail", "--grace", "1s", "--", python, "testdata/spin.py")
+	j.wait().expect(t, 124, `"kind":"sleep"`, "rank 1 has not come to all_reduce: it sleeps at spin.py:16",
+		"rank 0 waits for it in all_reduce at spin.py:18 in <module> (hashlib.pbkdf2_hmac(")
+}
+
 // TestHangFails hangs a job that nobody wants to go on: it fails with the status of a deadline, and says why.
 func TestHangFails(t *testing.T) {
 	t.Parallel()

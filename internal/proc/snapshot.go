@@ -25,6 +25,8 @@ type procInfo struct {
 	comm                     string
 	// ticks are clock ticks of CPU time, with those of children that it has waited for; pages are resident.
 	ticks, pages int64
+	// own are the clock ticks of the process alone.
+	own int64
 }
 
 // dead reports a zombie none of whose threads runs any more: only its parent can remove it.
@@ -138,6 +140,9 @@ func parseStat(pid int, b []byte) (*procInfo, error) {
 		for _, at := range []int{11, 12, 13, 14} {
 			n, _ := strconv.ParseInt(string(f[at]), 10, 64) // what is no number counts as 0
 			p.ticks += n
+			if at < 13 {
+				p.own += n
+			}
 		}
 		p.pages, _ = strconv.ParseInt(string(f[21]), 10, 64)
 	}

@@ -65,5 +65,5 @@ func stolenIn(root string) time.Duration {
 			cores++
 		}
 	}
-	return time.Duration(ticks/max(cores, 1)) * userTick
+	return time.Duration(ticks/max(cores, 1)) * Tick
 }

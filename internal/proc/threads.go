@@ -85,5 +85,5 @@ func diskDelay(path string) time.Duration {
 		return 0
 	}
 	ticks, _ := strconv.ParseInt(string(f[at]), 10, 64) // what is no number counts as 0
-	return time.Duration(ticks) * userTick
+	return time.Duration(ticks) * Tick
 }

@@ -14,8 +14,8 @@ type Usage struct {
 	Resident int64
 }
 
-// userTick is a clock tick as /proc counts them: 1/100 s wherever Linux runs Go.
-const userTick = 10 * time.Millisecond
+// Tick is a clock tick as /proc counts them: 1/100 s wherever Linux runs Go.
+const Tick = 10 * time.Millisecond
 
 // UsageOf reads what processes use, by one look at all processes. Those that are gone are missing in the answer.
 func UsageOf(pids []int) (map[int]Usage, error) {
@@ -31,12 +31,21 @@ func UsageOf(pids []int) (map[int]Usage, error) {
 		}
 		var u Usage
 		for _, p := range family {
-			u.CPU += time.Duration(p.ticks) * userTick
+			u.CPU += time.Duration(p.ticks) * Tick
 			u.Resident += p.pages * page
 		}
 		used[pid] = u
 	}
 	return used, nil
+}
+
+// CPUOf is the time that a process alone has spent on processors, 0 where it is gone.
+func CPUOf(pid int) time.Duration {
+	p, err := statOf(pid)
+	if err != nil {
+		return 0
+	}
+	return time.Duration(p.own) * Tick
 }
 
 // sessions are the members of each session, by its leader.

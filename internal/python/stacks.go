@@ -21,6 +21,13 @@ const (
 	// Recorder knows, when a byte is written into its pipe: the process id follows, a dash, and the pipe's descriptor.
 	// What is written is a length of 8 bytes, the least first, and so many bytes: pickles, each behind its own length.
 	FlightFile = "/memfd:muster-flight-"
+	// MarksFile is the same for what tells a program that gets somewhere: MarksSize bytes, numbers of 8 bytes, the least byte first. They
+	// are how often it has answered, whether it uses a device (1), how often it has taken memory there or replayed a graph, how many
+	// collectives it has begun, and a number for the place where its main thread is.
+	MarksFile = "/memfd:muster-marks-"
+	MarksSize = 40
+	// AskFlight and AskMarks are the bytes.
+	AskFlight, AskMarks = 1, 2
 )
 
 // InstallStacks writes what has Python answer to StacksSignal to dir, which it makes. dir then belongs on Python's

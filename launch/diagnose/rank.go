@@ -30,6 +30,7 @@ const (
 	Memory      Kind = "memory"        // memory that is read from a disk again and again
 	Starved     Kind = "no-core"       // the machine, or a limit, gives it no core
 	Garbage     Kind = "garbage"       // Python collects garbage
+	Device      Kind = "device"        // its GPU
 	Runs        Kind = "runs"          // it computes, or is in an endless loop
 	Collective  Kind = "collective"    // it waits for the others
 	Mismatch    Kind = "mismatch"      // other ranks are in another collective
@@ -69,7 +70,7 @@ type activity struct {
 // severity orders what explains most: what no program does by intent comes first.
 var severity = []Kind{
 	Ended, Stopped, Memory, Blocked, Starved, Full, Loader, Deadlock, FileLock, Interpreter, Link, Mismatch, Garbage, Lock, Child, Sleeps,
-	Input, Runs, Unknown,
+	Input, Device, Runs, Unknown,
 }
 
 // look says what a rank does.
@@ -84,6 +85,7 @@ func look(r *evidence.Rank) activity {
 	if a.kind == Collective {
 		a.in = pending(main)
 	}
+	waitsForDevice(&a, main)
 	if a.kind == FileLock {
 		a.holder = main.Locks[0].Holder
 	}

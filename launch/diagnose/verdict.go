@@ -239,6 +239,11 @@ func apart(all []activity) Verdict {
 	}
 	v.Culprits = ranks(w)
 	v.Sentence = phrase(w)
+	if v.Kind == Device && len(w) > 1 && len(w) == len(all) {
+		v.Culprits, v.Victims = nil, v.Culprits
+		v.Sentence += "; which of their devices holds up the others cannot be told"
+		return v
+	}
 	if len(w) < len(all) {
 		var rest []activity
 		for _, a := range all {

@@ -69,6 +69,18 @@ var (
 	polls  = evidence.Frame{Func: "poll", File: "/home/u/train.py", Line: 40, Text: "time.sleep(1)", Loop: "while not done"}
 )
 
+func spins(seconds float64) change { return func(r *evidence.Rank) { r.Spins = seconds } }
+
+func device(r *evidence.Rank) { r.Processes[0].Device = true }
+
+func calls(list ...evidence.Collective) change {
+	return func(r *evidence.Rank) { r.Processes[0].Calls = list }
+}
+
+func pendingCall(number int64) evidence.Collective {
+	return evidence.Collective{Group: "0", GroupIs: "default_pg", Number: number, Op: "all_reduce", Pending: true}
+}
+
 func in(call evidence.Frame) change { return at("futex", user, call) }
 
 // Each kind of hang has its sentence, its culprits and its victims.
@@ -124,6 +136,40 @@ func TestVerdict(t *testing.T) {
 		},
 		"ended": {
 			[]evidence.Rank{rank(0, in(reduce)), {Rank: 1, PID: 101, Ended: true}}, Ended, []int{1}, []int{0}, []string{"it has ended"},
+		},
+		"devices in a collective that one has not come to": {
+			[]evidence.Rank{
+				rank(0, uses(1), at("", user), spins(40), calls(pendingCall(48))), rank(1, at("clock_nanosleep", elsew)),
+				rank(2, uses(1), at("", user), spins(41), calls(pendingCall(48))),
+			},
+			Sleeps,
+			[]int{1},
+			[]int{0, 2},
+			[]string{"rank 1 has not come to all_reduce: it sleeps", "ranks 0/2 wait for it in all_reduce at train.py:7"},
+		},
+		"a device that does not come to an end": {
+			[]evidence.Rank{rank(0, in(reduce)), rank(1, uses(1), at("", user), spins(40))},
+			Device,
+			[]int{1},
+			[]int{0},
+			[]string{"it waits for its device at train.py:7 in train (loss.item()); for 40 s it has begun no collective"},
+		},
+		"by one look": {
+			[]evidence.Rank{rank(0, in(reduce)), rank(1, uses(1), at("", user), device)},
+			Device,
+			[]int{1},
+			[]int{0},
+			[]string{"it waits for its device at train.py:7 in train (loss.item()); rank 0"},
+		},
+		"what computes beside a device": {
+			[]evidence.Rank{rank(0, in(reduce)), rank(1, uses(1), at("", elsew), device)}, Runs, []int{1}, []int{0}, []string{"it computes"},
+		},
+		"devices of which nothing more is known": {
+			[]evidence.Rank{rank(0, uses(1), at("", user), spins(40)), rank(1, uses(1), at("", user), spins(40))},
+			Device,
+			nil,
+			[]int{0, 1},
+			[]string{"which of their devices holds up the others cannot be told"},
 		},
 		"native code with the lock": {
 			[]evidence.Rank{rank(0, in(reduce)), rank(1, uses(0.97), at("", elsew), at("", user),

@@ -30,6 +30,9 @@ type Rank struct {
 	// that its program has told, nil for none.
 	Silent float64 `json:"silentSeconds"`
 	Step   *int64  `json:"step,omitempty"`
+	// Spins is for how many seconds it has begun no collective, taken no memory of its device, and stood at the same place, though it uses a
+	// processor; 0 where that is not so, or not known.
+	Spins float64 `json:"spinsSeconds,omitempty"`
 	// Processes has the worker itself first.
 	Processes []Process `json:"processes,omitempty"`
 }
@@ -48,6 +51,8 @@ type Process struct {
 	CPU     float64  `json:"cpu"`
 	Wants   float64  `json:"wants"`
 	Threads []Thread `json:"threads,omitempty"`
+	// Device says that it has the driver of a GPU or the like open.
+	Device bool `json:"device,omitempty"`
 	// Stacks are those of its Python threads, the main one first; NoStacks says why there are none.
 	Stacks   []Stack  `json:"stacks,omitempty"`
 	NoStacks string   `json:"noStacks,omitempty"`

@@ -6,7 +6,8 @@ sends the signal to those processes alone in which both are found. Then it makes
 would have imported without it.
 
 Once PyTorch has a process group, a thread of ours answers, too, to whoever writes a byte into its pipe: it writes what
-PyTorch's Flight Recorder knows of the last collectives into another file in memory. The thread waits until then.
+PyTorch's Flight Recorder knows of the last collectives into another file in memory, or counts by which a program that
+gets somewhere is told from one that only keeps a processor busy. The thread waits until then.
 """
 import sys
 
@@ -122,26 +123,83 @@ def begin_recorder():
         os.close(other)
     os.dup2(end, pipe, inheritable=False)
     os.close(end)
-    memory = os.memfd_create("muster-flight-%d-%d" % (os.getpid(), pipe))
-    to = high()
-    os.dup2(memory, to, inheritable=False)
-    os.close(memory)
-    _thread.start_new_thread(answer_flight, (pipe, to))
+    files = []
+    for name in ("flight", "marks"):
+        memory = os.memfd_create("muster-%s-%d-%d" % (name, os.getpid(), pipe))
+        files.append(high())
+        os.dup2(memory, files[-1], inheritable=False)
+        os.close(memory)
+    replays = [0]
+    try:
+        count_replays(replays)
+    except BaseException:
+        pass
+    _thread.start_new_thread(answer, (pipe, *files, replays))
 
 
-def answer_flight(pipe, to):
+def count_replays(replays):
+    """A program that only replays graphs takes no memory of its device, and begins no collective: it counts what it replays."""
+    graph = sys.modules["torch"].cuda.CUDAGraph
+    original = graph.replay
+
+    def replay(self, *args, **kwargs):
+        replays[0] += 1
+        return original(self, *args, **kwargs)
+
+    graph.replay = replay
+
+
+def answer(pipe, flight, marks, replays):
+    """The thread: a byte 1 in its pipe asks for the last collectives, a byte 2 for the marks."""
     import os
-    import torch._C._distributed_c10d as c10d
-    while os.read(pipe, 64):
-        texts = []
-        for name in ("_dump_fr_trace", "_dump_nccl_trace"):
-            try:  # all collectives, without stacks
-                text = getattr(c10d, name)(True, False, False)
-                texts.append(len(text).to_bytes(8, "little") + text)
+    count = 0
+    while asked := os.read(pipe, 64):
+        if b"\2" in asked:
+            count += 1
+            try:
+                os.pwrite(marks, b"".join(n.to_bytes(8, "little") for n in (count, *progress(replays[0]))), 0)
             except BaseException:
                 pass
-        whole = b"".join(texts)
-        os.pwrite(to, len(whole).to_bytes(8, "little") + whole, 0)
+        if b"\1" in asked:
+            answer_flight(os, flight)
+
+
+def answer_flight(os, to):
+    import torch._C._distributed_c10d as c10d
+    texts = []
+    for name in ("_dump_fr_trace", "_dump_nccl_trace"):
+        try:  # all collectives, without stacks
+            text = getattr(c10d, name)(True, False, False)
+            texts.append(len(text).to_bytes(8, "little") + text)
+        except BaseException:
+            pass
+    whole = b"".join(texts)
+    os.pwrite(to, len(whole).to_bytes(8, "little") + whole, 0)
+
+
+def progress(replays):
+    """Whether the process uses a device, how often it has taken memory there or replayed a graph, how many collectives it has begun, and a
+    number for the place where its main thread is."""
+    uses, taken, calls, place = 0, replays, 0, 0
+    for name in ("cuda", "xpu", "npu"):
+        try:
+            device = getattr(sys.modules["torch"], name)
+            if device.is_initialized():
+                uses = 1
+                for i in range(device.device_count()):
+                    taken += device.memory.memory_stats_as_nested_dict(i)["allocation"]["all"]["allocated"]
+        except BaseException:
+            pass
+    for group in list(sys.modules[C10D]._world.pg_map):
+        try:
+            calls += group._get_sequence_number_for_group()
+        except BaseException:
+            pass
+    frame = sys._current_frames().get(sys.modules["threading"].main_thread().ident)
+    while frame is not None:
+        place = hash((place, id(frame.f_code), frame.f_lasti))
+        frame = frame.f_back
+    return uses, taken % 2**63, calls % 2**63, place % 2**63
 
 
 def make_place():

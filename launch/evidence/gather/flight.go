@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"muster/internal/python"
 	"muster/launch/evidence/flight"
 )
 
@@ -19,7 +20,7 @@ func (l *look) askRecorder() {
 	if err != nil {
 		return
 	}
-	_, err = pipe.Write([]byte{1})
+	_, err = pipe.Write([]byte{python.AskFlight})
 	l.told = err == nil
 	_ = pipe.Close()
 }

@@ -29,6 +29,7 @@ const (
 type Worker struct {
 	Rank, PID int
 	Silent    float64
+	Spins     float64
 	Step      *int64
 }
 
@@ -48,7 +49,7 @@ func Look(ctx context.Context, node string, workers []Worker, o Options) evidenc
 	pids := make([]int, len(workers))
 	for i, w := range workers {
 		pids[i] = w.PID
-		n.Ranks[i] = evidence.Rank{Node: node, Rank: w.Rank, PID: w.PID, Silent: w.Silent, Step: w.Step, Ended: w.PID == 0}
+		n.Ranks[i] = evidence.Rank{Node: node, Rank: w.Rank, PID: w.PID, Silent: w.Silent, Spins: w.Spins, Step: w.Step, Ended: w.PID == 0}
 	}
 	trees, err := proc.TreesOf(pids)
 	if err != nil {

@@ -87,6 +87,8 @@ func (l *look) prepare() {
 			l.pipes[name] = link
 		} else if strings.HasPrefix(link, "/") && !strings.HasPrefix(link, "/memfd:") && !strings.HasPrefix(link, "/dev/") {
 			l.files = append(l.files, name)
+		} else if isDevice(link) {
+			l.to.Device = true
 		}
 	}
 	if _, err := strconv.Atoi(l.pipe); recorder != "" && err == nil {
@@ -108,6 +110,16 @@ func (l *look) prepare() {
 			l.to.NoStacks = "what its Python writes cannot be read"
 		}
 	}
+}
+
+// isDevice reports whether a path is one by which programs reach the driver of an accelerator.
+func isDevice(path string) bool {
+	for _, name := range []string{"nvidia", "kfd", "dri/renderD", "davinci", "accel/", "cambricon_dev", "mtgpu"} {
+		if strings.HasPrefix(path, "/dev/"+name) {
+			return true
+		}
+	}
+	return false
 }
 
 // ownPID is the id that the process has in its own namespace.

@@ -54,7 +54,7 @@ func (l *look) stacks(ctx context.Context) {
 func withoutOurs(stacks []evidence.Stack) []evidence.Stack {
 	return slices.DeleteFunc(stacks, func(s evidence.Stack) bool {
 		return slices.ContainsFunc(s.Frames, func(f evidence.Frame) bool {
-			return f.Func == "answer_flight" && strings.HasSuffix(f.File, "/sitecustomize.py")
+			return f.Func == "answer" && strings.HasSuffix(f.File, "/sitecustomize.py")
 		})
 	})
 }
