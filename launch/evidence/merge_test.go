@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -99,16 +100,20 @@ func TestSVGOfManyRanks(t *testing.T) {
 	for rank := range 1000 {
 		frames := []Frame{{Func: "main", File: "/u/t.py", Line: 3}, {Func: "all_reduce", File: "/x/torch/d.py", Line: 8}}
 		if rank == 613 {
-			frames[1] = Frame{Func: "load", File: "/u/data.py", Line: 17}
+			frames[1] = Frame{Func: "load_from_shared_files", File: "/u/data.py", Line: 17}
 		}
-		n.Ranks = append(n.Ranks, Rank{Rank: rank, Processes: []Process{{State: "S", Name: "python", Stacks: []Stack{{Frames: frames}}}}})
+		stacks := []Stack{{Frames: frames}}
+		for i := range 20 { // that make the picture wide
+			stacks = append(stacks, Stack{Thread: strconv.Itoa(i), Frames: []Frame{{Func: "poll", File: "/u/t.py", Line: 20 + i}}})
+		}
+		n.Ranks = append(n.Ranks, Rank{Rank: rank, Processes: []Process{{State: "S", Name: "python", Stacks: stacks}}})
 	}
 	var text bytes.Buffer
 	if err := WriteSVG(&text, strings.Repeat("all ranks wait for rank 613 ", 20), Merge([]Node{n}, false)); err != nil {
 		t.Fatal(err)
 	}
-	if svg := text.String(); !strings.Contains(svg, ">load data.py:17 [613]</text>") || strings.Count(svg, `font-size="15"`) != 4 ||
-		!strings.Contains(svg, "<title>load@/u/data.py:17@613|0-612/614-999</title>") || !strings.Contains(svg, ">main thread [0-999]<") {
+	if svg := text.String(); !strings.Contains(svg, ">load_from_shared_files data.py:17 [613]</text>") || strings.Count(svg, `font-size="15"`) != 4 ||
+		!strings.Contains(svg, "<title>load_from_shared_files@/u/data.py:17@613|0-612/614-999</title>") || !strings.Contains(svg, ">main thread [0-999]<") {
 		t.Error(svg)
 	}
 }

@@ -22,14 +22,16 @@ const (
 	titleLines = 6   // the most of these
 	leastWidth = 2   // of a frame that is drawn
 	// A frame in which all ranks are is stacksWidth wide before the picture is stretched, and one of few ranks is wide
-	// enough to tell which it is: among a thousand ranks the odd one is what is looked for.
-	stacksWidth = 400
+	// enough to tell which it is: among a thousand ranks the odd one is what is looked for. One of Python is wide enough
+	// for its name, too, up to nameWidth: the line is at the name's end.
+	stacksWidth = 240
 	oddWidth    = 130
+	nameWidth   = 320
 	// mostBeside is how many frames are drawn below one.
 	mostBeside = 100
 )
 
-const legend = "width: share of the ranks, few ranks are wider than that; red: less than half of the ranks, green: PyTorch, " +
+const legend = "width: share of the ranks, and as much as a name needs; red: less than half of the ranks, green: PyTorch, " +
 	"violet: the kernel; the pointer shows function@source@ranks here|ranks elsewhere"
 
 // box is a frame in the picture.
@@ -99,6 +101,9 @@ func depth(b *Branch) int {
 // lay finds out how wide a frame is, by its ranks of all, or by what is below it where that is wider.
 func lay(b *Branch, all int) *box {
 	x := &box{Branch: b, width: max(stacksWidth*float64(len(b.Ranks))/float64(max(all, 1)), oddWidth)}
+	if _, source, is := strings.Cut(b.Name, "@"); is && source != "kernel" {
+		x.width = max(x.width, min(letter*float64(utf8.RuneCountInString(b.shown())+1)+6, nameWidth))
+	}
 	sum := 0.0
 	for i, c := range b.Children {
 		if i == mostBeside {
@@ -120,14 +125,7 @@ func draw(b *strings.Builder, root *Branch, at *box, x, width float64, y int) {
 	}
 	name, label := "all ranks: "+Fold(at.Ranks), at.Name
 	if at.Branch != root {
-		label = at.label(root.Ranks)
-		name = at.Name
-		if function, source, is := strings.Cut(at.Name, "@"); is { // what tells frames apart is seen in a narrow one, too
-			if name = function; source != "kernel" {
-				name += " " + path.Base(source)
-			}
-		}
-		name += " [" + Fold(at.Ranks) + "]"
+		label, name = at.label(root.Ranks), at.shown()
 	}
 	rectangle(b, label, name, colour(root, at.Branch), x, width, y)
 	total := at.width
@@ -140,6 +138,17 @@ func draw(b *strings.Builder, root *Branch, at *box, x, width float64, y int) {
 		more := fmt.Sprintf("%d more", at.more)
 		rectangle(b, more, more, colour(root, root), x, width*oddWidth/total, y+rowHeight)
 	}
+}
+
+// shown is what is written in a frame: what tells frames apart is seen in a narrow one, too.
+func (b *Branch) shown() string {
+	name := b.Name
+	if function, source, is := strings.Cut(b.Name, "@"); is {
+		if name = function; source != "kernel" {
+			name += " " + path.Base(source)
+		}
+	}
+	return name + " [" + Fold(b.Ranks) + "]"
 }
 
 // rectangle draws a frame, with as much of its name as there is room for.
