@@ -117,8 +117,9 @@ func TestKubexec(t *testing.T) {
 		program(t, dir, "kubexec.sh", `[ "$1" = pod-0 ] || { echo "pods \"$1\" not found" >&2; exit 1; }; shift; export HOME=`+home+
 			`; exec /bin/sh -c "$*" `+stdin)
 	}
-	tr := tree(t)
-	d := dialer(t, testutil.NewSSHClient(t), func(cfg *sshexec.Config) {
+	client := testutil.NewSSHClient(t)
+	tr := tree(t) // what runs before is no business of it
+	d := dialer(t, client, func(cfg *sshexec.Config) {
 		write("")
 		cfg.Program, cfg.Tree = []string{path}, tr
 	})

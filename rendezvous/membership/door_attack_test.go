@@ -60,13 +60,19 @@ func atTheDoor(t *testing.T, tamper func(s *memstore.Space)) (good, sick *next, 
 	_, placeGood := newcomer("good", nil)
 	synctest.Wait()
 	x, placeSick := newcomer("sick", errSick)
+	var mu sync.Mutex
 	var left sync.WaitGroup
+	var ended *next
 	left.Go(func() {
 		n := <-placeSick
-		if sick = &n; errors.Is(n.err, errSick) {
+		mu.Lock()
+		ended = &n
+		mu.Unlock()
+		if errors.Is(n.err, errSick) {
 			x.Close()
 		}
 	})
+	t.Cleanup(left.Wait) // before that of x, which closes it, too
 	select {
 	case <-a.Verdict():
 		stopped = true
@@ -79,7 +85,9 @@ func atTheDoor(t *testing.T, tamper func(s *memstore.Space)) (good, sick *next, 
 		good = &n
 	case <-time.After(time.Second):
 	}
-	return good, sick, stopped
+	mu.Lock()
+	defer mu.Unlock()
+	return good, ended, stopped
 }
 
 // TestDoorIsSealed: all that is said at the door, and what is remembered of excluded nodes, can be written with the
