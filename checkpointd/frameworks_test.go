@@ -24,11 +24,26 @@ func verified(t *testing.T, dir string) int {
 	return len(steps)
 }
 
+// trainerForks returns forks of a peer's Python that has imported Trainer, and the folder where Trainer lies.
+func trainerForks(t *testing.T, peer string) (string, *testutil.Forks) {
+	t.Helper()
+	site, err := filepath.Glob(filepath.Join(filepath.Dir(testutil.Peer(t, "accelerate")), "lib", "python*", "site-packages"))
+	if err != nil || len(site) != 1 {
+		t.Fatal(site, err)
+	}
+	modules := "transformers.trainer,torch._dynamo" // which the first optimizer imports
+	if peer == "deepspeed" {
+		modules += ",deepspeed"
+	}
+	return site[0], testutil.ForksOf(filepath.Join(testutil.Peer(t, peer), "python"), modules, site[0])
+}
+
 // TestDeepSpeed keeps engines without ZeRO and with its stages: they restore from memory, and what lies on disk is what
 // DeepSpeed itself writes, reads, and makes whole models of.
 func TestDeepSpeed(t *testing.T) {
 	t.Parallel()
-	forks, dir := testutil.ForksOf(filepath.Join(testutil.Peer(t, "deepspeed"), "python"), "deepspeed", ""), t.TempDir()
+	_, forks := trainerForks(t, "deepspeed")
+	dir := t.TempDir()
 	s, log := testService(t, nil)
 	out := runRanksOf(t, forks, nil, s.cfg.Socket, 2, filepath.Join("testdata", "engines.py"), dir,
 		filepath.Join(t.TempDir(), "store"))
@@ -49,18 +64,13 @@ func TestDeepSpeed(t *testing.T) {
 // and reads.
 func TestTrainer(t *testing.T) {
 	t.Parallel()
-	accelerate, deepspeed := testutil.Peer(t, "accelerate"), testutil.Peer(t, "deepspeed")
-	site, err := filepath.Glob(filepath.Join(filepath.Dir(accelerate), "lib", "python*", "site-packages"))
-	if err != nil || len(site) != 1 {
-		t.Fatal(site, err)
-	}
-	for kind, bin := range map[string]string{"ddp": accelerate, "deepspeed": deepspeed} {
+	for kind, peer := range map[string]string{"ddp": "accelerate", "deepspeed": "deepspeed"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			s, log := testService(t, nil)
-			forks := testutil.ForksOf(filepath.Join(bin, "python"), "transformers.trainer", site[0])
-			out := runRanksOf(t, forks, site, s.cfg.Socket, 2, filepath.Join("testdata", "trainer.py"), dir,
+			site, forks := trainerForks(t, peer)
+			out := runRanksOf(t, forks, []string{site}, s.cfg.Socket, 2, filepath.Join("testdata", "trainer.py"), dir,
 				filepath.Join(t.TempDir(), "store"), kind)
 			for _, what := range []string{"restored from memory", "the same as Trainer's", "the best", "by hand", "without memory"} {
 				if !strings.Contains(out, "done: "+what+"\n") {

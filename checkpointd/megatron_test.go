@@ -10,12 +10,16 @@ import (
 	"muster/internal/testutil"
 )
 
+// megatronModules are what megatron_job imports when a job begins.
+const megatronModules = "megatron.core.models.gpt,megatron.core.optimizer.distrib_optimizer,megatron.training.checkpointing"
+
 // TestMegatron has two ranks keep a model of the real megatron-core through the functions of the real
 // megatron.training, and DLRover's in front of them. Then processes without muster load what it wrote, with as many
 // ranks and with one.
 func TestMegatron(t *testing.T) {
 	t.Parallel()
-	forks := testutil.ForksOf(filepath.Join(testutil.Peer(t, "megatron-core"), "python"), torchModules, "")
+	forks := testutil.ForksOf(filepath.Join(testutil.Peer(t, "megatron-core"), "python"),
+		torchModules+",megatron_job,"+megatronModules, "testdata")
 	root := t.TempDir()
 	s, log := testService(t, nil)
 	cases := []string{"classic", "classic distributed", "dist", "dist distributed"}

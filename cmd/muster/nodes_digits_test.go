@@ -109,6 +109,7 @@ func TestNodesDigits(t *testing.T) {
 				t.Parallel()
 				j := newNodes(t, 3, testScript(t, "nodes", "digits.py"))
 				j.worker = append(j.worker, j.dir, "--steps", fmt.Sprint(digitsSteps), "--save-every", "20")
+				j.own = []string{"--warm=torch,sklearn.datasets"} // one import for all workers of a muster
 				if d.forgetful {
 					j.env = append(j.env, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1")
 				}

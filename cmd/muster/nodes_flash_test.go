@@ -25,7 +25,7 @@ func newFlashNodes(t *testing.T, steps int, own ...string) *flashNodes {
 	if err := os.WriteFile(token, []byte("a token of this job, long enough"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	j.own = append([]string{"--ckpt=on", "--token-file=" + token}, own...)
+	j.own = append([]string{"--ckpt=on", "--warm=auto", "--token-file=" + token}, own...)
 	j.flags = []string{
 		"--nnodes=3", "--nproc-per-node=1", "--max-restarts=3", "--rdzv-backend=c10d", "--rdzv-endpoint=node1:29400", "--rdzv-id=flash",
 	}
@@ -134,7 +134,7 @@ func TestNodesFlashNoToken(t *testing.T) {
 	t.Parallel()
 	const steps = 30
 	j := newFlashNodes(t, steps)
-	j.own = []string{"--ckpt=on"}
+	j.own = []string{"--ckpt=on", "--warm=auto"}
 	j.hold(10)
 	for host := range 3 {
 		j.start(host, "muster")

@@ -20,7 +20,7 @@ import (
 func chaosSeeds(known ...int) (seeds []int, quiet bool) {
 	first, count := 0, 40
 	if testutil.RaceDetector {
-		count = 10
+		count = 5
 	}
 	if os.Getenv("MUSTER_SOAK") == "1" {
 		count = 20_000
