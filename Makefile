@@ -115,21 +115,24 @@ RACE = $(addprefix ./,checkpointd $(addprefix horovod/,elastic kv notify) $(addp
 	launch $(addprefix launch/,control control/history control/ranks control/relay control/web devices hosts node output progress trace warm) \
 	netcheck netcheck/netprobe $(addprefix rendezvous/,etcdstore membership memstore tcpstore) sshexec)
 
-# Two lanes run beside each other: cmd/muster, half of whose time is waiting, and everything else. All parts run, also behind one that
+# Two lanes run beside each other: the tests that drive muster (DRIVEN), half of whose time is waiting, package after package, and everything else. All parts run, also behind one that
 # failed: who waited for the first wants to hear of the others, too. `make lint` vets; a test binary needs no second look. A process under
 # the race detector lingers for a second when it ends, unless GORACE says otherwise.
+# Packages whose tests start the whole program again and again.
+DRIVEN = ./cmd/muster ./test/...
+
 .PHONY: test
 test: test-deps $(GOTESTSUM) ## everything, with the real PyTorch; nothing may skip
 	@mkdir -p build/test; rm -f build/test/*.again; export MUSTER_TEST_REQUIRE=1 CGO_ENABLED=1 GORACE=atexit_sleep_ms=0; failed=; \
-	set -xm; $(call TIMED,muster,./cmd/muster) -vet=off $(LINK) -shuffle=on -parallel 6 -timeout 45m </dev/null & \
+	set -xm; $(call TIMED,muster,$(DRIVEN)) -vet=off $(LINK) -shuffle=on -p 1 -parallel 6 -timeout 45m </dev/null & \
 	muster=$$!; set +m; trap "kill -- -$$muster 2>/dev/null" EXIT; \
 	$(call TIMED,race,$(RACE)) -vet=off $(LINK) -race -shuffle=on -p 2 -parallel 4 -timeout 30m || failed+=" race"; \
-	$(call TIMED,packages,$$(go list ./... | grep -vxFf <(go list ./cmd/muster $(RACE)) | tr '\n' ' ') ./rendezvous/membership) \
+	$(call TIMED,packages,$$(go list ./... | grep -vxFf <(go list $(DRIVEN) $(RACE)) | tr '\n' ' ') ./rendezvous/membership) \
 		-vet=off $(LINK) -shuffle=on -p 2 -parallel 4 -timeout 30m || failed+=" packages"; \
 	(cd rendezvous/etcdstore/etcdtest && $(call TIMED,etcd,./...) -vet=off $(LINK) -shuffle=on) || failed+=" etcdtest"; \
 	$(TORCH)/bin/python -m unittest discover -s examples/digits || failed+=" examples/digits"; \
 	$(SPARK)/bin/python -m unittest discover -s examples/spark-preprocess || failed+=" examples/spark-preprocess"; \
-	wait $$muster || failed+=" cmd/muster"; trap - EXIT; \
+	wait $$muster || failed+=" muster"; trap - EXIT; \
 	{ set +x; } 2>/dev/null; grep -hs . build/test/*.again | sed 's/^/make test: run again: /' >&2 || true; \
 	[ -z "$$failed" ] || { echo "make test: failed:$$failed" >&2; exit 1; }
 
@@ -144,7 +147,7 @@ flakes: ## the tests TESTS of packages PKGS N times (20) while LOAD processes (8
 
 # Two processors have 90 s of processor time in 45 s. To compile is not counted, and done first; to link is. Go keeps the result of a
 # package whose files and imports are as they were, so that after a change only what it reaches is linked and run: hence no -shuffle, which
-# keeps no result. Of cmd/muster, whose tests start the whole program again and again, the scripts and the pages run.
+# keeps no result. Of DRIVEN the scripts and the pages of cmd/muster run.
 SHORT_LIMIT ?= 90
 SHORT_MUSTER = ^(TestScripts|TestReferencePages|TestSiteHasAllPages|TestPagesNameWhatThereIs|TestPagesLinesStart|TestPagesLinksLead)$$
 
@@ -152,7 +155,7 @@ SHORT_MUSTER = ^(TestScripts|TestReferencePages|TestSiteHasAllPages|TestPagesNam
 short: ## the fast part of the tests, 45 s on two processors; tells their processor time
 	@go list -export -test ./... >/dev/null
 	@mkdir -p build; rc=0; \
-	go test -short -vet=off $(LINK) -timeout 5m $$(go list ./... | grep -vxF "$$(go list ./cmd/muster)") || rc=1; \
+	go test -short -vet=off $(LINK) -timeout 5m $$(go list ./... | grep -vxFf <(go list $(DRIVEN))) || rc=1; \
 	go test -short -vet=off $(LINK) -timeout 5m -run '$(SHORT_MUSTER)' ./cmd/muster || rc=1; times >build/short; \
 	awk -F '[ms ]+' -v limit=$(SHORT_LIMIT) 'NR == 2 { s = $$1 * 60 + $$2 + $$3 * 60 + $$4; \
 		print "make short: " s " s of processor time, which should be " limit " s at most" }' build/short; exit $$rc

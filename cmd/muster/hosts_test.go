@@ -177,9 +177,6 @@ func (j *hostsJob) clean(within time.Duration) {
 	testutil.Eventually(j.t, within, "nothing of the job is left", func() bool { return len(left()) == 0 })
 }
 
-// showRank is what workers do first: they show their environment, by rank and round.
-const showRank = `f="$OUT/$RANK.$MUSTER_ROUND"; env >"$f~" && mv "$f~" "$f"` + "\n"
-
 // One command starts the job on all hosts: by their order they have ranks, by their slots workers, and what they print
 // comes home.
 func TestHostsRun(t *testing.T) {

@@ -18,9 +18,6 @@ import (
 	"muster/internal/testutil"
 )
 
-// asText makes muster log text, as it does for people.
-const asText = console.FormatVariable + "=auto"
-
 // ownLine is a line of our log as text.
 var ownLine = regexp.MustCompile(`(?m)^\d\d:\d\d:\d\d (debug|info |warn |error) .*$`)
 

@@ -1,19 +1,12 @@
 package main
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -22,7 +15,8 @@ import (
 	"muster/cmd/console"
 	"muster/cmd/here"
 	"muster/internal/testutil"
-	"muster/launch/report"
+	"muster/launch/control"
+	"muster/test/drive"
 )
 
 // TestMain puts this test binary on PATH as muster (and as torchrun, dlrover-run and accelerate, links users make), so
@@ -31,14 +25,8 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && (os.Args[1] == here.GuardianArg || os.Args[1] == here.SalvageArg) {
 		os.Exit(run()) // muster starts these as /proc/self/exe, a name that testscript does not know
 	}
-	if strings.HasSuffix(os.Args[0], ".test") &&
-		signal.Ignored(syscall.SIGHUP) { // by nohup, in front of go test: what the tests start would ignore it, too
-		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
-	}
 	if strings.HasSuffix(os.Args[0], ".test") {
-		if python, err := plainPython(); err == nil { // else each Python of a worker begins as a shim's shell scripts
-			_ = os.Setenv("PATH", filepath.Dir(python)+":"+os.Getenv("PATH"))
-		}
+		drive.Prepare()
 	}
 	program := func() { os.Exit(run()) }
 	if strings.HasPrefix(filepath.Base(os.Args[0]), "muster-") {
@@ -82,26 +70,39 @@ func statusCommand(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// outcome is what became of one run of the program.
+// outcome is a drive.Outcome.
 type outcome struct {
 	status         int
 	stdout, stderr string
 	elapsed        time.Duration
 }
 
-// testJob is a running muster.
-type testJob struct {
-	*exec.Cmd
-	t          *testing.T
-	out, err   testutil.Buffer
-	began      time.Time
-	runtimeDir string
-	memory     string // where its checkpoints lie in memory
+func outcomeOf(o drive.Outcome) outcome { return outcome{o.Status, o.Stdout, o.Stderr, o.Elapsed} }
+
+// expect fails the test unless a command has ended with a status, and said certain things.
+func (o outcome) expect(t *testing.T, status int, says ...string) {
+	t.Helper()
+	drive.Outcome{Status: o.status, Stdout: o.stdout, Stderr: o.stderr}.Expect(t, status, says...)
 }
 
-// jobLimit is how long a job of a test may take, compileLimit one in which PyTorch compiles: a minute on two processors
-// that have nothing else to do, and four with load averages of 30.
-const jobLimit, compileLimit = 3 * time.Minute, 12 * time.Minute
+// testJob is a drive.Job.
+type testJob struct {
+	*drive.Job
+	t          *testing.T
+	out, err   *testutil.Buffer
+	began      time.Time
+	runtimeDir string
+	memory     string
+}
+
+const (
+	jobLimit, compileLimit = drive.JobLimit, drive.CompileLimit
+
+	asText       = drive.AsText
+	endAtOnce    = drive.EndAtOnce
+	untilStopped = drive.UntilStopped
+	showRank     = drive.ShowRank
+)
 
 // start runs muster with args. Extra environment is "NAME=VALUE".
 func start(t *testing.T, environ []string, args ...string) *testJob {
@@ -109,115 +110,23 @@ func start(t *testing.T, environ []string, args ...string) *testJob {
 	return startFor(t, jobLimit, environ, args...)
 }
 
-// startFor is start for a job that may take so long. It says what the job's processes were at where that is not enough.
+// startFor is start for a job that may take so long.
 func startFor(t *testing.T, limit time.Duration, environ []string, args ...string) *testJob {
 	t.Helper()
-	j := &testJob{t: t, began: time.Now(), runtimeDir: t.TempDir(), memory: memoryDir(t)}
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	t.Cleanup(cancel)
-	j.Cmd = exec.CommandContext(ctx, "muster", args...)
-	j.Cancel = func() error {
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			t.Logf("after %v, PID, what, state, where in the kernel, ticks of processor time of itself and of children:\n%s",
-				limit, standing(t, j.Process.Pid))
-		}
-		return j.Process.Kill()
-	}
-	j.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+j.runtimeDir, "MUSTER_CKPT_MEMORY="+j.memory)
-	if slices.Contains(args, "--warm") || slices.Contains(args, "--max-restarts") && !slices.Contains(args, "--hosts") {
-		j.Env = append(j.Env, "XDG_CACHE_HOME="+t.TempDir()) // what a template learns is not for the tests of tomorrow
-	}
-	j.Env = append(j.Env, environ...)
-	j.Stdout, j.Stderr = &j.out, &j.err
-	j.WaitDelay = 10 * time.Second
-	if err := j.Start(); err != nil {
-		t.Fatal(err)
-	}
-	return j
-}
-
-// memoryDir makes a directory in memory that is removed with the test.
-func memoryDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "test-") //nolint:usetesting // temporary files lie elsewhere than memory
-	if err != nil {
-		dir = t.TempDir()
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return dir
-}
-
-// cleanEnviron is our environment without what would change a launcher's mind, with our log as JSON.
-func cleanEnviron() []string {
-	out := []string{console.FormatVariable + "=json"} // exact, and by node: what most tests look for
-	for _, kv := range os.Environ() {
-		name, _, _ := strings.Cut(kv, "=")
-		if strings.HasPrefix(name, "MUSTER_") || strings.HasPrefix(name, "PET_") || strings.HasPrefix(name, "TORCHELASTIC_") ||
-			name == "OMP_NUM_THREADS" {
-			continue
-		}
-		out = append(out, kv)
-	}
-	return out
-}
-
-// peerEnviron is cleanEnviron for other programs than ours, whose workers show what they are given.
-func peerEnviron() []string {
-	return slices.DeleteFunc(cleanEnviron(), func(kv string) bool { return strings.HasPrefix(kv, console.FormatVariable+"=") })
+	j := drive.StartFor(t, limit, environ, args...)
+	return &testJob{Job: j, t: t, out: &j.Out, err: &j.Err, began: j.Began, runtimeDir: j.RuntimeDir, memory: j.Memory}
 }
 
 // wait returns how the run ended.
 func (j *testJob) wait() outcome {
 	j.t.Helper()
-	err := j.Wait()
-	if exit, ok := errors.AsType[*exec.ExitError](err); err != nil && !ok {
-		j.t.Fatalf("cannot wait for muster: %v\n%s", err, j.err.String())
-	} else if ok && exit.Exited() {
-		return j.outcome(exit.ExitCode())
-	} else if ok {
-		return j.outcome(128 + int(exit.Sys().(syscall.WaitStatus).Signal()))
-	}
-	return j.outcome(0)
+	return outcomeOf(j.End())
 }
 
-func (j *testJob) outcome(status int) outcome {
-	return outcome{status, j.out.String(), forPeople(j.err.String()), time.Since(j.began)}
-}
-
-// forPeople writes the errors and reports among muster's lines of JSON as text, which is what most tests look for.
-// Lines of the log stay as they are.
-func forPeople(stderr string) string {
-	var b strings.Builder
-	for line := range strings.Lines(stderr) {
-		var said struct {
-			Level, Message, Hint, Command, Restarts, Logs string
-			Status                                        *int
-			RootCause                                     *report.Cause
-			Failures                                      []report.Cause
-		}
-		if json.Unmarshal([]byte(line), &said) != nil || said.Level != "error" || said.Status == nil {
-			b.WriteString(line)
-			continue
-		}
-		fmt.Fprintf(&b, "muster: error: %s\n", said.Message)
-		if said.Hint != "" {
-			fmt.Fprintf(&b, "muster: hint: %s\n", said.Hint)
-		}
-		if said.RootCause == nil {
-			continue
-		}
-		fmt.Fprintf(&b, "%s FAILED\nRoot Cause\nrestarts  : %s\nlogs      : %s\n", said.Command, said.Restarts, said.Logs)
-		for _, c := range append([]report.Cause{*said.RootCause}, said.Failures...) {
-			fmt.Fprintf(&b, "  host      : %s\n  rank      : %d (local_rank: %d)\n  exitcode  : %d (pid: %d) %s\n", c.Host, c.Rank,
-				c.LocalRank,
-				c.ExitCode, c.PID, c.Signal)
-			fmt.Fprintf(&b, "  error_file: %s\n%s\n%s\n", c.ErrorFile, c.Traceback, c.Error)
-			for _, text := range slices.Concat(c.Evidence, c.LastLines) {
-				fmt.Fprintf(&b, "    %s\n", text)
-			}
-		}
-	}
-	return b.String()
+// nothingLeft fails the test unless every process marked with mark, and every file of the job, is gone soon.
+func (j *testJob) nothingLeft(mark string) {
+	j.t.Helper()
+	j.NothingLeft(mark)
 }
 
 // muster runs the program to its end.
@@ -226,96 +135,61 @@ func muster(t *testing.T, environ []string, args ...string) outcome {
 	return start(t, environ, args...).wait()
 }
 
-// processes returns the ids of the processes whose command line holds mark, zombies excluded: they have none.
-func processes(t *testing.T, mark string) []int {
-	t.Helper()
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var pids []int
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		cmdline, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
-		if err == nil && bytes.Contains(cmdline, []byte(mark)) {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
-
-// children returns the ids and states of the direct children of pid.
-func children(t *testing.T, pid int) map[int]string {
-	t.Helper()
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := map[int]string{}
-	for _, e := range entries {
-		stat, err := os.ReadFile(filepath.Join("/proc", e.Name(), "stat"))
-		if err != nil {
-			continue
-		}
-		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-		if child, err := strconv.Atoi(e.Name()); err == nil && len(fields) > 1 && fields[1] == strconv.Itoa(pid) {
-			found[child] = fields[0]
-		}
-	}
-	return found
-}
-
-// standing describes a process and what it has started, for who has to tell a job that stands still from one that is
-// slow.
-func standing(t *testing.T, pid int) string {
-	t.Helper()
-	read := func(name string) string {
-		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, name))
-		return strings.TrimSpace(string(text))
-	}
-	stat := read("stat")
-	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
-	if len(fields) < 15 {
-		return "" // it is gone
-	}
-	text := fmt.Sprintln(pid, read("comm"), fields[0], read("wchan"), fields[11:15], strings.ReplaceAll(read("cmdline"), "\x00", " "))
-	for child := range children(t, pid) {
-		text += standing(t, child)
-	}
-	return text
-}
-
-// nothingLeft fails the test unless every process marked with mark, and every file of the job, is gone soon.
-func (j *testJob) nothingLeft(mark string) {
-	j.t.Helper()
-	testutil.Eventually(j.t, 20*time.Second, "every process of the job is gone", func() bool { return len(processes(j.t, mark)) == 0 })
-	testutil.Eventually(j.t, 20*time.Second, "the run directory is gone", func() bool {
-		left, _ := filepath.Glob(filepath.Join(j.runtimeDir, "muster", "job-*"))
-		return len(left) == 0
-	})
-	testutil.Eventually(j.t, 20*time.Second, "muster and its guardian are gone", func() bool {
-		return len(processes(j.t, j.runtimeDir)) == 0
-	})
-	if left, err := os.ReadDir(j.memory); err != nil || len(left) > 0 {
-		j.t.Errorf("left in shared memory: %v, %v", left, err)
-	}
-}
-
 // command runs another program, such as the real torchrun, to its end.
 func command(t *testing.T, environ []string, name string, args ...string) outcome {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Env = append(peerEnviron(), environ...)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	err := cmd.Run()
-	if _, ok := errors.AsType[*exec.ExitError](err); err != nil && !ok {
-		t.Fatal(err)
-	}
-	return outcome{status: cmd.ProcessState.ExitCode(), stdout: stdout.String(), stderr: stderr.String()}
+	return outcomeOf(drive.Command(t, environ, name, args...))
 }
+
+// steering runs muster beside jobs with the same run directories.
+func steering(t *testing.T, runtimeDir string, args ...string) outcome {
+	t.Helper()
+	return outcomeOf(drive.Beside(t, runtimeDir, args...))
+}
+
+// statusOf is what muster status says of a job.
+func statusOf(t *testing.T, runtimeDir string, args ...string) (control.Answer, outcome) {
+	t.Helper()
+	a, got := drive.StatusOf(t, runtimeDir, args...)
+	return a, outcomeOf(got)
+}
+
+func untilRanks(t *testing.T, runtimeDir string, n int, args ...string) control.Answer {
+	t.Helper()
+	return drive.UntilRanks(t, runtimeDir, n, args...)
+}
+
+func memoryDir(t *testing.T) string { t.Helper(); return drive.MemoryDir(t) }
+
+func cleanEnviron() []string { return drive.CleanEnviron() }
+
+func peerEnviron() []string { return drive.PeerEnviron() }
+
+func forPeople(stderr string) string { return drive.ForPeople(stderr) }
+
+func processes(t *testing.T, mark string) []int { t.Helper(); return drive.Processes(t, mark) }
+
+func children(t *testing.T, pid int) map[int]string { t.Helper(); return drive.Children(t, pid) }
+
+func freePort(t testing.TB) string { t.Helper(); return drive.FreePort(t) }
+
+func readEnvironment(t testing.TB, file string) map[string]string {
+	t.Helper()
+	return drive.ReadEnvironment(t, file)
+}
+
+func eventTypes(t *testing.T, path string) map[control.EventType]int {
+	t.Helper()
+	return drive.EventTypes(t, path)
+}
+
+func testScript(t *testing.T, path ...string) string { t.Helper(); return drive.Script(t, path...) }
+
+func writeScript(t *testing.T, name, text string) string {
+	t.Helper()
+	return drive.WriteScript(t, name, text)
+}
+
+func soakMode() bool { return drive.Soak() }
+
+func plainPython() (string, error) { return drive.PlainPython() }

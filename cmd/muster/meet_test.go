@@ -1,8 +1,6 @@
 package main
 
 import (
-	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -35,9 +33,6 @@ if [ "$MUSTER_ROUND$RANK" = 01 ]; then
 	exit 3
 fi
 [ "$MUSTER_ROUND" != 0 ] || sleep 60`
-
-// endAtOnce spares a program with a race detector the second that it sleeps before it ends.
-const endAtOnce = "GORACE=atexit_sleep_ms=0"
 
 // newMeet makes a job whose workers run a shell script, and whose test runs beside others: it waits most of the time.
 func newMeet(t *testing.T, script string, flags ...string) *meet {
@@ -79,23 +74,6 @@ func (m *meet) args(flags []string) []string {
 func (m *meet) worker(node, round, local int) map[string]string {
 	m.t.Helper()
 	return readEnvironment(m.t, filepath.Join(m.out, strconv.Itoa(node)+"."+strconv.Itoa(round)+"."+strconv.Itoa(local)))
-}
-
-func readEnvironment(t testing.TB, file string) map[string]string {
-	t.Helper()
-	text, err := os.ReadFile(file)
-	if os.IsNotExist(err) {
-		return nil
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	vars := map[string]string{}
-	for line := range strings.Lines(string(text)) {
-		name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
-		vars[name] = value
-	}
-	return vars
 }
 
 // seen waits until a worker has been there and returns its environment.
@@ -149,21 +127,6 @@ func (m *meet) kill(j *testJob) {
 		m.t.Fatal(err)
 	}
 	j.wait()
-}
-
-// freePort returns a port of loopback that nobody listens on. It is none of those that the kernel gives to whoever asks
-// for any, so that it is free a moment later, too.
-func freePort(t testing.TB) string {
-	t.Helper()
-	for range 1000 {
-		port := strconv.Itoa(20_000 + rand.IntN(9_000))
-		if l, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
-			_ = l.Close()
-			return port
-		}
-	}
-	t.Fatal("no port is free")
-	return ""
 }
 
 // open lets workers go on that wait at the gate.

@@ -18,24 +18,6 @@ import (
 	"muster/launch/control"
 )
 
-// eventTypes counts the events in a file of --events by their types.
-func eventTypes(t *testing.T, path string) map[control.EventType]int {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	types := map[control.EventType]int{}
-	for line := range strings.Lines(string(text)) {
-		var e control.Event
-		if err := json.Unmarshal([]byte(line), &e); err != nil || e.RunID == "" || e.Time.IsZero() {
-			t.Errorf("%v: %s", err, line)
-		}
-		types[e.Type]++
-	}
-	return types
-}
-
 // TestPageOfAJob serves a page at a free port, which the log tells, and steers by the token; the events are in a file,
 // and known after the end.
 func TestPageOfAJob(t *testing.T) {

@@ -139,8 +139,6 @@ func environmentBin(t *testing.T, name string) string {
 	return testutil.Peer(t, name)
 }
 
-func soakMode() bool { return os.Getenv("MUSTER_SOAK") == "1" }
-
 func (r *pageRun) run(blocks []block) {
 	r.t.Helper()
 	for _, b := range blocks {

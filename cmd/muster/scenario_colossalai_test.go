@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // colossalRun is the command line of a Colossal-AI job: a launcher with a hostfile, and workers' hosts with nothing but
@@ -30,7 +31,7 @@ func TestScenarioColossalAI(t *testing.T) {
 	j.env = []string{"PYTHON_EXEC=" + python}
 	r := j.start(colossalRun(t)...)
 	j.ends(r, 0, "sum 10 --config a b")
-	sums(t, r.out.String(), 4, 2, 1)
+	drive.Sums(t, r.out.String(), 4, 2, 1)
 	j.clean(30 * time.Second)
 }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -15,70 +14,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"muster/cmd/console"
 	"muster/internal/testutil"
 	"muster/launch/control"
 	"muster/launch/control/show"
 	"muster/launch/report"
 )
-
-// steering runs muster beside jobs with the same run directories.
-func steering(t *testing.T, runtimeDir string, args ...string) outcome {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "muster", args...)
-	cmd.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+runtimeDir, "TMPDIR="+runtimeDir, console.FormatVariable+"=text")
-	var out, err bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &err
-	began := time.Now()
-	_ = cmd.Run() // its status says it
-	return outcome{cmd.ProcessState.ExitCode(), out.String(), err.String(), time.Since(began)}
-}
-
-// statusOf is what muster status says of a job.
-func statusOf(t *testing.T, runtimeDir string, args ...string) (control.Answer, outcome) {
-	t.Helper()
-	got := steering(t, runtimeDir, append([]string{"status", "-o", "json"}, args...)...)
-	var a control.Answer
-	if got.status == 0 {
-		if err := json.Unmarshal([]byte(got.stdout), &a); err != nil {
-			t.Fatalf("%v:\n%s", err, got.stdout)
-		}
-	}
-	return a, got
-}
-
-// untilRanks waits until so many workers of a job run.
-func untilRanks(t *testing.T, runtimeDir string, n int, args ...string) control.Answer {
-	t.Helper()
-	var a control.Answer
-	testutil.Eventually(t, time.Minute, fmt.Sprintf("%d workers run", n), func() bool {
-		a, _ = statusOf(t, runtimeDir, args...)
-		running := 0
-		for _, r := range a.Ranks {
-			if r.Phase == report.PhaseRunning {
-				running++
-			}
-		}
-		return a.Phase == report.PhaseRunning && running == n
-	})
-	return a
-}
-
-// expect fails the test unless a command has ended with a status, and said certain things.
-func (o outcome) expect(t *testing.T, status int, says ...string) {
-	t.Helper()
-	if o.status != status {
-		t.Errorf("status %d, want %d\n%s%s", o.status, status, o.stdout, o.stderr)
-	}
-	for _, s := range says {
-		if !strings.Contains(o.stdout+o.stderr, s) {
-			t.Errorf("it has not said %q:\n%s%s", s, o.stdout, o.stderr)
-		}
-	}
-}
-
-// untilStopped is a worker that runs until it is stopped.
-const untilStopped = "echo rank $RANK is here; while :; do sleep 0.2; done"
 
 // TestSeeAndSteer sees a job on one node with muster ps and status, restarts it, and stops it.
 func TestSeeAndSteer(t *testing.T) {

@@ -15,16 +15,6 @@ import (
 	"muster/internal/testutil"
 )
 
-// testScript returns the absolute path of a file below testdata.
-func testScript(t *testing.T, path ...string) string {
-	t.Helper()
-	script, err := filepath.Abs(filepath.Join("testdata", filepath.Join(path...)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return script
-}
-
 // TestDDP trains with DistributedDataParallel under the newest PyTorch and under the oldest store protocol in use.
 func TestDDP(t *testing.T) {
 	t.Parallel()

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/txtar"
@@ -197,12 +196,6 @@ func (c *warmCase) interpreter(t *testing.T) string {
 	}
 	return python
 }
-
-// plainPython is the interpreter behind python3: PATH may lead to a shim.
-var plainPython = sync.OnceValues(func() (string, error) {
-	out, err := exec.Command("python3", "-c", "import sys; print(sys.executable)").Output()
-	return strings.TrimSpace(string(out)), err
-})
 
 // install writes the script and all that belongs to it into dir.
 func (c *warmCase) install(t *testing.T, dir, python string) {

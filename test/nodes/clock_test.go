@@ -1,4 +1,4 @@
-package main
+package nodes
 
 import (
 	"encoding/binary"
@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // The real-time clock belongs to the kernel, so hosts that are made of namespaces share it: each agent is told another
@@ -24,7 +25,9 @@ func (j *nodes) clockFile(host int) string { return filepath.Join(j.hosts[host].
 func clockedMuster(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "muster")
-	if out, err := exec.Command("go", "build", "-tags", "testclock", "-o", path, ".").CombinedOutput(); err != nil {
+	cmd := exec.Command("go", "build", "-tags", "testclock", "-o", path, "./cmd/muster")
+	cmd.Dir = drive.Root()
+	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("cannot build a muster with a clock of its own: %v\n%s", err, out)
 	}
 	return path
@@ -67,7 +70,7 @@ func clockEnviron(t testing.TB, file string) []string {
 	}
 	library := file + ".so"
 	if out, err := exec.Command(gcc, "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", library,
-		filepath.Join("testdata", "nodes", "clock.c")).CombinedOutput(); err != nil {
+		drive.Script(t, "nodes", "clock.c")).CombinedOutput(); err != nil {
 		t.Fatalf("cannot build the clock: %v\n%s", err, out)
 	}
 	return []string{"LD_PRELOAD=" + library, "CLOCK_FILE=" + file}

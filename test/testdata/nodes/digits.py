@@ -12,7 +12,7 @@ import life
 
 life.begin(sys.argv[1])
 here = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(here, "..", "..", "..", "..", "examples", "digits"))
+sys.path.insert(0, os.path.join(here, "..", "..", "..", "examples", "digits"))
 sys.path.append(os.path.join(here, os.pardir, "torch"))
 import train  # noqa: E402
 import uncompiled  # noqa: E402, F401

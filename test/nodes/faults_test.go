@@ -1,4 +1,4 @@
-package main
+package nodes
 
 import (
 	"fmt"
@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // fault is something that happens to a host or to the agent on it.
@@ -206,7 +207,7 @@ func TestNodesFaults(t *testing.T) {
 	t.Parallel()
 	testutil.Torchrun(t)
 	testutil.Hosts(t, 1) // what is missing is missing here
-	script, clocked := testScript(t, "nodes", "steps.py"), clockedMuster(t)
+	script, clocked := drive.Script(t, "nodes", "steps.py"), clockedMuster(t)
 	seeds, cases := []uint64{1}, faultCases
 	if os.Getenv("MUSTER_SOAK") != "1" && os.Getenv("NODES_CASE") == "" {
 		cases = fewerFaults(faultCases)

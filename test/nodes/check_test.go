@@ -1,4 +1,4 @@
-package main
+package nodes
 
 import (
 	"encoding/json"
@@ -12,6 +12,7 @@ import (
 	"muster/internal/testutil"
 	"muster/launch/control"
 	"muster/netcheck"
+	"muster/test/drive"
 )
 
 // checkedJobs are jobs of four nodes of which something is wrong with one. The check finds it, and training runs on the
@@ -49,7 +50,7 @@ func TestNodesCheck(t *testing.T) {
 			if c.status != errhint.Straggler { // who is slow is seen where the others are not
 				t.Parallel()
 			}
-			j := newNodes(t, 4, testScript(t, "nodes", "steps.py"))
+			j := newNodes(t, 4, drive.Script(t, "nodes", "steps.py"))
 			j.worker = append(j.worker, j.dir, "20")
 			if c.status != 0 { // the one without a fault is checked by the newest torch, the others by one that is imported faster
 				j.env = []string{"PYTHON_EXEC=" + testutil.DebianTorch(t)}
@@ -84,12 +85,12 @@ func TestNodesCheck(t *testing.T) {
 			if gone >= 0 {
 				left = 3
 				for _, want := range c.says {
-					if said := forPeople(j.agentOn(gone).err.String()); !strings.Contains(said, want) {
+					if said := drive.ForPeople(j.agentOn(gone).err.String()); !strings.Contains(said, want) {
 						t.Errorf("%s does not say %q", j.hosts[gone].Name, want)
 					}
 				}
 			}
-			types := eventTypes(t, filepath.Join(j.dir, "events.jsonl")) // of all nodes
+			types := drive.EventTypes(t, filepath.Join(j.dir, "events.jsonl")) // of all nodes
 			if types[control.RendezvousCompleted] < 4 || types[control.CheckPassed] < left ||
 				gone >= 0 != (types[control.NodeExcluded] > 0) ||
 				gone >= 0 != (types[control.CheckFailed] > 0) {

@@ -1,4 +1,4 @@
-package main
+package nodes
 
 import (
 	"encoding/json"
@@ -12,6 +12,7 @@ import (
 	"muster/internal/testutil"
 	"muster/launch/control"
 	"muster/launch/diagnose"
+	"muster/test/drive"
 )
 
 // TestNodesHang has a rank on the second host sleep while the others wait for it in a collective of gloo. Both hosts
@@ -20,7 +21,7 @@ import (
 func TestNodesHang(t *testing.T) {
 	testutil.Torch(t)
 	t.Parallel()
-	j := newNodes(t, 2, testScript(t, "hang.py"))
+	j := newNodes(t, 2, drive.Script(t, "hang.py"))
 	ready, logs := filepath.Join(j.dir, "ready"), filepath.Join(j.dir, "logs")
 	j.worker = append(j.worker, "sleep", ready)
 	j.own = []string{"--hang-timeout=20s", "--on-hang=dump,restart", "--grace=1s"}

@@ -1,4 +1,4 @@
-package main
+package nodes
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // podLevel are the variables of a pod of the training operators. Those without PET_ count pods.
@@ -30,9 +31,9 @@ func TestScenarioPyTorchJob(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
 	j := newNodes(t, 3)
-	j.pods(func(host int) []string { return podLevel(host, 3) }, "muster", "run", "--", python, testScript(t, "nodes", "allreduce.py"))
+	j.pods(func(host int) []string { return podLevel(host, 3) }, "muster", "run", "--", python, drive.Script(t, "nodes", "allreduce.py"))
 	j.allEnd(0)
-	sums(t, j.said(), 3, 1, 0)
+	drive.Sums(t, j.said(), 3, 1, 0)
 	for _, a := range j.agents {
 		if !strings.Contains(a.err.String(), "platform found") || !strings.Contains(a.err.String(), "pytorch") {
 			t.Errorf("%s does not say what it has found:\n%s", a.Host().Name, a.err.String())
@@ -41,7 +42,7 @@ func TestScenarioPyTorchJob(t *testing.T) {
 }
 
 // worldShows lets workers show themselves, and wait for all others of their round to do so.
-const worldShows = showRank + `until [ "$(ls "$OUT" | grep -c "^[0-9]*[.]$MUSTER_ROUND\$")" = "$WORLD_SIZE" ]; do sleep 0.02; done` + "\n"
+const worldShows = drive.ShowRank + `until [ "$(ls "$OUT" | grep -c "^[0-9]*[.]$MUSTER_ROUND\$")" = "$WORLD_SIZE" ]; do sleep 0.02; done` + "\n"
 
 // TestScenarioPyTorchJobTorchrun runs the pods' torchrun, whose flags are variables, and is restarted for exit codes
 // that operators take for the fault of the machine.

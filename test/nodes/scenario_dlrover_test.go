@@ -1,4 +1,4 @@
-package main
+package nodes
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // TestScenarioDLRover runs the command lines of DLRover's guides on hosts whose pods are told of the master, where
@@ -37,7 +38,7 @@ func TestScenarioDLRover(t *testing.T) {
 				func() bool { return strings.Contains(store.out.String(), "\n") })
 			// A shell puts the number of nodes in, as in the pod's command.
 			line := `exec dlrover-run --network-check --max_restarts=3 --nnodes="` + c.nnodes + `" --nproc_per_node=1 "$@"`
-			script := writeScript(t, "train.py", "import os, sys\nos.execvp('sh', ['sh', '-c', sys.argv[1]])\n")
+			script := drive.WriteScript(t, "train.py", "import os, sys\nos.execvp('sh', ['sh', '-c', sys.argv[1]])\n")
 			train := worldShows
 			if c.restarts > 0 {
 				train += "[ $RANK$TORCHELASTIC_RESTART_COUNT != 10 ] || exit 5\n[ $TORCHELASTIC_RESTART_COUNT = 1 ] || sleep 1000"

@@ -1,4 +1,4 @@
-package main
+package nodes
 
 import (
 	"os"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // pausesOnce has a worker wait where nobody sees what for, once.
@@ -21,10 +22,10 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "1": sys.exit(7)
 func TestHangIsFollowedByCheck(t *testing.T) {
 	t.Parallel()
 	events := filepath.Join(t.TempDir(), "events")
-	j := start(t, nil, "run", "-n", "2", "--hang-timeout", "2s", "--on-hang", "restart", "--stacks", "off", "--max-restarts", "2",
+	j := drive.Start(t, nil, "run", "-n", "2", "--hang-timeout", "2s", "--on-hang", "restart", "--stacks", "off", "--max-restarts", "2",
 		"--grace", "1s", "--events", events, "--", "python3", "-c", pausesOnce)
-	got := j.wait()
-	got.expect(t, 0, "the workers hung, and no cause was found: the nodes are checked before they start again")
+	got := j.End()
+	got.Expect(t, 0, "the workers hung, and no cause was found: the nodes are checked before they start again")
 	text, err := os.ReadFile(events)
 	if err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-package main
+package nodes
 
 import (
 	"fmt"
@@ -12,6 +12,7 @@ import (
 
 	"muster/checkpointd"
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // flashNodes is a job of three hosts whose workers save each of so many steps to memory.
@@ -19,7 +20,7 @@ type flashNodes struct{ *nodes }
 
 func newFlashNodes(t *testing.T, steps int, own ...string) *flashNodes {
 	t.Helper()
-	j := &flashNodes{newNodes(t, 3, testScript(t, "nodes", "flash.py"))}
+	j := &flashNodes{newNodes(t, 3, drive.Script(t, "nodes", "flash.py"))}
 	j.worker = append(j.worker, j.dir, fmt.Sprint(steps))
 	token := filepath.Join(j.dir, "token")
 	if err := os.WriteFile(token, []byte("a token of this job, long enough"), 0o600); err != nil {

@@ -1,4 +1,4 @@
-package main
+package nodes
 
 import (
 	"cmp"
@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // nodes is one job on several hosts.
@@ -109,7 +110,7 @@ func (j *nodes) start(host int, kind string, flags ...string) *nodeAgent {
 	default:
 		j.t.Fatalf("no launcher %q", kind)
 	}
-	a.Env = append(append(cleanEnviron(), h.Environ()...), "OMP_NUM_THREADS=1", "PYTHON_EXEC="+testutil.Torch(j.t))
+	a.Env = append(append(drive.CleanEnviron(), h.Environ()...), "OMP_NUM_THREADS=1", "PYTHON_EXEC="+testutil.Torch(j.t))
 	a.Env = append(append(a.Env, j.env...), j.hostEnv[host]...)
 	a.Env = append(a.Env, j.clock(host, kind)...)
 	a.Stdout, a.Stderr = &a.out, &a.err
@@ -138,7 +139,7 @@ func (j *nodes) ends(a *nodeAgent, within time.Duration, want ...int) {
 	j.t.Errorf("%s on %s ended with %d, want %v", a.kind, a.Host().Name, a.Status(), want)
 }
 
-// life is one life of one worker, as testdata/nodes/life.py writes it. began and last are in seconds: when its program
+// life is one life of one worker, as test/testdata/nodes/life.py writes it. began and last are in seconds: when its program
 // began, and the last sign of it. Only muster's workers are told the round; it is -1 for others.
 type life struct {
 	host                                 string

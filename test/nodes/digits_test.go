@@ -1,4 +1,4 @@
-package main
+package nodes
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // digits is a training of the digits model on three hosts, to which something happens.
@@ -107,7 +108,7 @@ func TestNodesDigits(t *testing.T) {
 			}
 			t.Run(d.name+"/"+event, func(t *testing.T) {
 				t.Parallel()
-				j := newNodes(t, 3, testScript(t, "nodes", "digits.py"))
+				j := newNodes(t, 3, drive.Script(t, "nodes", "digits.py"))
 				j.worker = append(j.worker, j.dir, "--steps", fmt.Sprint(digitsSteps), "--save-every", "20")
 				j.own = []string{"--warm=torch,sklearn.datasets"} // one import for all workers of a muster
 				if d.forgetful {

@@ -1,4 +1,4 @@
-package main
+package nodes
 
 import (
 	"encoding/json"
@@ -11,6 +11,7 @@ import (
 
 	"muster/internal/testutil"
 	"muster/launch/diagnose"
+	"muster/test/drive"
 )
 
 // cutWorkers has a host take nothing any more that is said to its workers, or by them: all connections but those of the
@@ -27,7 +28,7 @@ add rule inet cutworkers in meta l4proto tcp drop
 func exchanging(t *testing.T, id string, worker, own []string) (j *nodes, ready string) {
 	t.Helper()
 	testutil.Torch(t)
-	j = newNodes(t, 2, testScript(t, "nodes/exchange.py"))
+	j = newNodes(t, 2, drive.Script(t, "nodes/exchange.py"))
 	ready = filepath.Join(j.dir, "ready")
 	j.worker, j.own = slices.Concat(j.worker, []string{ready}, worker), append(own, "--grace=1s")
 	j.flags = []string{"--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-endpoint=node1:29400", "--rdzv-id=" + id}
@@ -44,7 +45,7 @@ func exchanging(t *testing.T, id string, worker, own []string) (j *nodes, ready 
 // TestNodesCutLink: where nothing gets through any more between the workers of two hosts, the connection is named, by
 // whoever asks and by the look at a hang, and no rank is blamed for anything else.
 func TestNodesCutLink(t *testing.T) {
-	if !soakMode() {
+	if !drive.Soak() {
 		t.Skip("a part of make soak")
 	}
 	t.Parallel()
@@ -82,7 +83,7 @@ func TestNodesCutLink(t *testing.T) {
 // TestNodesHangAuto: the time-out is learned from the steps of the workers of two hosts, and one of them that goes on no
 // more is named when it is over.
 func TestNodesHangAuto(t *testing.T) {
-	if !soakMode() {
+	if !drive.Soak() {
 		t.Skip("a part of make soak")
 	}
 	t.Parallel()
@@ -105,11 +106,11 @@ func TestNodesHangAuto(t *testing.T) {
 // workers start again without it.
 func TestNodesHangExclude(t *testing.T) {
 	testutil.Torch(t)
-	if !soakMode() {
+	if !drive.Soak() {
 		t.Skip("a part of make soak")
 	}
 	t.Parallel()
-	j := newNodes(t, 2, testScript(t, "hang.py"))
+	j := newNodes(t, 2, drive.Script(t, "hang.py"))
 	j.worker = append(j.worker, "kernel", filepath.Join(j.dir, "ready"))
 	j.own = []string{"--hang-timeout=20s", "--on-hang=dump,exclude", "--grace=1s"}
 	j.flags = []string{

@@ -1,4 +1,4 @@
-package main
+package nodes
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // operatorLine is the command of a pod of a PyTorchJob that runs accelerate, with variables that count pods.
@@ -19,7 +20,7 @@ func TestScenarioAccelerate(t *testing.T) {
 	testutil.Long(t)
 	j := newNodes(t, 4)
 	j.env = []string{"PYTHON_EXEC=" + python, "NUM_PROCESSES=8", "HF_HOME=" + t.TempDir()}
-	j.pods(func(host int) []string { return podLevel(host, 4) }, "sh", "-c", operatorLine, "sh", testScript(t, "nodes", "allreduce.py"))
+	j.pods(func(host int) []string { return podLevel(host, 4) }, "sh", "-c", operatorLine, "sh", drive.Script(t, "nodes", "allreduce.py"))
 	j.allEnd(0)
 	said := j.said()
 	for rank := range 8 { // which host has which ranks is decided where they meet

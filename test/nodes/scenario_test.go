@@ -1,12 +1,12 @@
-package main
+package nodes
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
-	"testing"
 	"time"
+
+	"muster/test/drive"
 )
 
 // Jobs as platforms start them: on each host what a pod runs, with what the platform tells that pod.
@@ -19,7 +19,7 @@ func (j *nodes) pod(host int, environ []string, args ...string) *nodeAgent {
 	j.t.Helper()
 	h := j.hosts[host]
 	a := &nodeAgent{kind: args[0], HostCommand: h.Command(args[0], args[1:]...), began: time.Now()}
-	a.Env = append(append(cleanEnviron(), h.Environ()...), "OMP_NUM_THREADS=1", "OUT="+j.dir, endAtOnce)
+	a.Env = append(append(drive.CleanEnviron(), h.Environ()...), "OMP_NUM_THREADS=1", "OUT="+j.dir, drive.EndAtOnce)
 	a.Env = append(append(a.Env, j.env...), environ...)
 	a.Stdout, a.Stderr = &a.out, &a.err
 	if err := a.Start(); err != nil {
@@ -59,29 +59,8 @@ func (j *nodes) said() string {
 	return b.String()
 }
 
-// sums fails the test unless each of the workers of testdata/nodes/allreduce.py has added up the ranks of all.
-func sums(t *testing.T, said string, world, perHost, first int) {
-	t.Helper()
-	for rank := range world {
-		if want := fmt.Sprintf("rank %d of %d on node%d: sum %d", rank, world, first+rank/perHost, world*(world+1)/2); strings.Count(said,
-			want) != 1 {
-			t.Errorf("not once %q in:\n%s", want, said)
-		}
-	}
-}
-
-// shown are the environments of the workers that ran showRank, by rank and round.
+// shown are the environments of the workers that ran drive.ShowRank, by rank and round.
 func (j *nodes) shown(rank, round int) map[string]string {
 	j.t.Helper()
-	return readEnvironment(j.t, filepath.Join(j.dir, fmt.Sprintf("%d.%d", rank, round)))
-}
-
-// script writes a file that all hosts can read.
-func writeScript(t *testing.T, name, text string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	return path
+	return drive.ReadEnvironment(j.t, filepath.Join(j.dir, fmt.Sprintf("%d.%d", rank, round)))
 }

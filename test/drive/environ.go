@@ -1,0 +1,41 @@
+package drive
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"muster/cmd/console"
+)
+
+// MemoryDir makes a directory in memory that is removed with the test.
+func MemoryDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "test-") //nolint:usetesting // temporary files lie elsewhere than memory
+	if err != nil {
+		dir = t.TempDir()
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// CleanEnviron is our environment without what would change a launcher's mind, with our log as JSON.
+func CleanEnviron() []string {
+	sources()
+	out := []string{console.FormatVariable + "=json"} // exact, and by node: what most tests look for
+	for _, kv := range os.Environ() {
+		name, _, _ := strings.Cut(kv, "=")
+		if strings.HasPrefix(name, "MUSTER_") || strings.HasPrefix(name, "PET_") || strings.HasPrefix(name, "TORCHELASTIC_") ||
+			name == "OMP_NUM_THREADS" {
+			continue
+		}
+		out = append(out, kv)
+	}
+	return out
+}
+
+// PeerEnviron is CleanEnviron for other programs than ours, whose workers show what they are given.
+func PeerEnviron() []string {
+	return slices.DeleteFunc(CleanEnviron(), func(kv string) bool { return strings.HasPrefix(kv, console.FormatVariable+"=") })
+}

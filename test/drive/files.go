@@ -1,0 +1,112 @@
+package drive
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"muster/cmd/console"
+	"muster/launch/control"
+)
+
+const (
+	// AsText makes muster log text, as it does for people.
+	AsText = console.FormatVariable + "=auto"
+	// EndAtOnce spares a program with a race detector the second that it sleeps before it ends.
+	EndAtOnce = "GORACE=atexit_sleep_ms=0"
+	// UntilStopped is a worker that runs until it is stopped.
+	UntilStopped = "echo rank $RANK is here; while :; do sleep 0.2; done"
+	// ShowRank is what workers do first: they show their environment, by rank and round.
+	ShowRank = `f="$OUT/$RANK.$MUSTER_ROUND"; env >"$f~" && mv "$f~" "$f"` + "\n"
+)
+
+// Soak reports whether the tests run with their full counts.
+func Soak() bool { return os.Getenv("MUSTER_SOAK") == "1" }
+
+// Script is the path of a file below test/testdata.
+func Script(t testing.TB, path ...string) string {
+	t.Helper()
+	script := filepath.Join(Root(), "test", "testdata", filepath.Join(path...))
+	if _, err := os.Stat(script); err != nil {
+		t.Fatal(err)
+	}
+	return script
+}
+
+// WriteScript writes a file that all hosts can read, and returns its path.
+func WriteScript(t testing.TB, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// ReadEnvironment reads what env has written; nil where there is no such file.
+func ReadEnvironment(t testing.TB, file string) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if os.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	vars := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
+		vars[name] = value
+	}
+	return vars
+}
+
+// EventTypes counts the events in a file of --events by their types.
+func EventTypes(t testing.TB, path string) map[control.EventType]int {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	types := map[control.EventType]int{}
+	for line := range strings.Lines(string(text)) {
+		var e control.Event
+		if err := json.Unmarshal([]byte(line), &e); err != nil || e.RunID == "" || e.Time.IsZero() {
+			t.Errorf("%v: %s", err, line)
+		}
+		types[e.Type]++
+	}
+	return types
+}
+
+// Sums fails the test unless each of the workers of testdata/nodes/allreduce.py has added up the ranks of all.
+func Sums(t testing.TB, said string, world, perHost, first int) {
+	t.Helper()
+	for rank := range world {
+		want := fmt.Sprintf("rank %d of %d on node%d: sum %d", rank, world, first+rank/perHost, world*(world+1)/2)
+		if strings.Count(said, want) != 1 {
+			t.Errorf("not once %q in:\n%s", want, said)
+		}
+	}
+}
+
+// FreePort returns a port of loopback that nobody listens on. It is none of those that the kernel gives to whoever asks
+// for any, so that it is free a moment later, too.
+func FreePort(t testing.TB) string {
+	t.Helper()
+	for range 1000 {
+		port := strconv.Itoa(20_000 + rand.IntN(9_000))
+		if l, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
+			_ = l.Close()
+			return port
+		}
+	}
+	t.Fatal("no port is free")
+	return ""
+}

@@ -1,0 +1,71 @@
+package drive
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"muster/cmd/console"
+	"muster/internal/testutil"
+	"muster/launch/control"
+	"muster/launch/report"
+)
+
+// Beside runs muster beside jobs with the same run directories.
+func Beside(t *testing.T, runtimeDir string, args ...string) Outcome {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "muster", args...)
+	cmd.Env = append(CleanEnviron(), "XDG_RUNTIME_DIR="+runtimeDir, "TMPDIR="+runtimeDir, console.FormatVariable+"=text")
+	var out, err bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &err
+	began := time.Now()
+	_ = cmd.Run() // its status says it
+	return Outcome{cmd.ProcessState.ExitCode(), out.String(), err.String(), time.Since(began)}
+}
+
+// StatusOf is what muster status says of a job.
+func StatusOf(t *testing.T, runtimeDir string, args ...string) (control.Answer, Outcome) {
+	t.Helper()
+	got := Beside(t, runtimeDir, append([]string{"status", "-o", "json"}, args...)...)
+	var a control.Answer
+	if got.Status == 0 {
+		if err := json.Unmarshal([]byte(got.Stdout), &a); err != nil {
+			t.Fatalf("%v:\n%s", err, got.Stdout)
+		}
+	}
+	return a, got
+}
+
+// UntilRanks waits until so many workers of a job run.
+func UntilRanks(t *testing.T, runtimeDir string, n int, args ...string) control.Answer {
+	t.Helper()
+	var a control.Answer
+	testutil.Eventually(t, time.Minute, fmt.Sprintf("%d workers run", n), func() bool {
+		a, _ = StatusOf(t, runtimeDir, args...)
+		running := 0
+		for _, r := range a.Ranks {
+			if r.Phase == report.PhaseRunning {
+				running++
+			}
+		}
+		return a.Phase == report.PhaseRunning && running == n
+	})
+	return a
+}
+
+// Expect fails the test unless a command has ended with a status, and said certain things.
+func (o Outcome) Expect(t *testing.T, status int, says ...string) {
+	t.Helper()
+	if o.Status != status {
+		t.Errorf("status %d, want %d\n%s%s", o.Status, status, o.Stdout, o.Stderr)
+	}
+	for _, s := range says {
+		if !strings.Contains(o.Stdout+o.Stderr, s) {
+			t.Errorf("it has not said %q:\n%s%s", s, o.Stdout, o.Stderr)
+		}
+	}
+}
