@@ -209,7 +209,7 @@ func TestSimulationEnds(t *testing.T) {
 				"echo ready; while :; do sleep 0.1; done; : "+mark)
 			testutil.Eventually(t, time.Minute, "three workers are ready",
 				func() bool { return strings.Count(j.out.String(), "ready") == 3 })
-			j.signal(s.signal)
+			j.Signal(s.signal)
 			if got := j.wait(); got.status != s.status {
 				t.Errorf("status %d, want %d\n%s", got.status, s.status, got.stderr)
 			}

@@ -86,7 +86,7 @@ func TestDLRoverNodesMeetAtTheMaster(t *testing.T) {
 			t.Errorf("no %s in:\n%s", line, all)
 		}
 	}
-	store.signal(syscall.SIGTERM)
+	store.Signal(syscall.SIGTERM)
 	if got := store.wait(); got.status != 0 {
 		t.Errorf("the store ended with %d:\n%s", got.status, got.stderr)
 	}

@@ -369,7 +369,7 @@ func TestStopIsTold(t *testing.T) {
 				slices.Concat([]string{"run", "--grace", "1s"}, c.args, []string{"--", "sh", "-c", stubborn})...)
 			workers := map[string]int{"one node": 3, "hosts": 2}[name]
 			testutil.Eventually(t, time.Minute, "the workers run", func() bool { return strings.Count(j.out.String(), "ready") == workers })
-			j.signal(syscall.SIGTERM)
+			j.Signal(syscall.SIGTERM)
 			got := j.wait()
 			if got.status != 143 || strings.Count(got.stderr, "stopping the workers") != 1 || !strings.Contains(got.stderr, c.stop) ||
 				!regexp.MustCompile(c.killed).MatchString(got.stderr) {

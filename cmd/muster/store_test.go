@@ -44,7 +44,7 @@ func TestStoreAllow(t *testing.T) {
 				}
 				c.Close()
 			}
-			j.signal(syscall.SIGTERM)
+			j.Signal(syscall.SIGTERM)
 			if got := j.wait(); got.status != 0 || !strings.Contains(got.stderr, "127.0.0.1") || strings.Contains(got.stderr, "127.0.0.2") {
 				t.Errorf("status %d, and it does not tell whom it refused, or that it refused another one\n%s", got.status, got.stderr)
 			}
@@ -99,7 +99,7 @@ func TestStoreCommand(t *testing.T) {
 			t.Errorf("%v: status %d, want 2\n%s%s", args, got.status, got.stdout, got.stderr)
 		}
 	}
-	j.signal(syscall.SIGTERM)
+	j.Signal(syscall.SIGTERM)
 	if got := j.wait(); got.status != 0 {
 		t.Errorf("status %d after SIGTERM, want 0\n%s", got.status, got.stderr)
 	}

@@ -68,7 +68,9 @@ func standing(t *testing.T, pid int) string {
 	if len(fields) < 15 {
 		return "" // it is gone
 	}
-	text := []string{fmt.Sprintln(pid, read("comm"), fields[0], read("wchan"), fields[11:15], strings.ReplaceAll(read("cmdline"), "\x00", " "))}
+	text := []string{
+		fmt.Sprintln(pid, read("comm"), fields[0], read("wchan"), fields[11:15], strings.ReplaceAll(read("cmdline"), "\x00", " ")),
+	}
 	for child := range Children(t, pid) {
 		text = append(text, standing(t, child))
 	}

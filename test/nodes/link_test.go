@@ -135,7 +135,8 @@ func TestNodesHangExclude(t *testing.T) {
 		case 0:
 		case 80:
 			left++
-			if text := a.err.String(); !strings.Contains(text, "has to leave: rank 1 on node "+a.Host().Name+" has not come to all_reduce") ||
+			if text := a.err.String(); !strings.Contains(text,
+				"has to leave: rank 1 on node "+a.Host().Name+" has not come to all_reduce") ||
 				!strings.Contains(text, "where no signal reaches it") {
 				t.Errorf("the node does not say why it leaves:\n%s", text)
 			}

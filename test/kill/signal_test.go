@@ -1,4 +1,4 @@
-package main
+package kill
 
 import (
 	"fmt"
@@ -11,22 +11,16 @@ import (
 	"time"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // running starts muster with two workers that run a shell script, and waits until each has said ready.
-func running(t *testing.T, flags []string, script string) *testJob {
+func running(t *testing.T, flags []string, script string) *drive.Job {
 	t.Helper()
 	args := append(append([]string{"run", "-n", "2"}, flags...), "--", "sh", "-c", script)
-	j := start(t, nil, args...)
-	testutil.Eventually(t, 60*time.Second, "both workers are ready", func() bool { return strings.Count(j.out.String(), "ready") == 2 })
+	j := drive.Start(t, nil, args...)
+	testutil.Eventually(t, 60*time.Second, "both workers are ready", func() bool { return strings.Count(j.Out.String(), "ready") == 2 })
 	return j
-}
-
-func (j *testJob) signal(s syscall.Signal) {
-	j.t.Helper()
-	if err := j.Process.Signal(s); err != nil {
-		j.t.Fatal(err)
-	}
 }
 
 // TestSignalIsForwarded expects that workers get the very signal that muster got, may end in their own time, and that
@@ -39,10 +33,10 @@ func TestSignalIsForwarded(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
 			j := running(t, nil, fmt.Sprintf(`trap 'echo got it; exit 3' %s; echo ready; while :; do sleep 0.05; done`, s.name))
-			j.signal(s.signal)
-			got := j.wait()
-			if got.status != 128+int(s.signal) || strings.Count(got.stdout, "got it") != 2 {
-				t.Errorf("status %d, output:\n%s%s", got.status, got.stdout, got.stderr)
+			j.Signal(s.signal)
+			got := j.End()
+			if got.Status != 128+int(s.signal) || strings.Count(got.Stdout, "got it") != 2 {
+				t.Errorf("status %d, output:\n%s%s", got.Status, got.Stdout, got.Stderr)
 			}
 		})
 	}
@@ -52,9 +46,9 @@ func TestSignalIsForwarded(t *testing.T) {
 func TestGraceEnds(t *testing.T) {
 	t.Parallel()
 	j := running(t, []string{"--grace", "300ms"}, `trap '' TERM; echo ready; while :; do sleep 0.05; done`)
-	j.signal(syscall.SIGTERM)
-	if got := j.wait(); got.status != 143 {
-		t.Errorf("status %d, want 143\n%s", got.status, got.stderr)
+	j.Signal(syscall.SIGTERM)
+	if got := j.End(); got.Status != 143 {
+		t.Errorf("status %d, want 143\n%s", got.Status, got.Stderr)
 	}
 }
 
@@ -62,13 +56,13 @@ func TestGraceEnds(t *testing.T) {
 func TestSecondInterruptKills(t *testing.T) {
 	t.Parallel()
 	j := running(t, []string{"--grace", "1h"}, `trap 'echo first' INT; echo ready; while :; do sleep 0.05; done`)
-	j.signal(syscall.SIGINT)
+	j.Signal(syscall.SIGINT)
 	testutil.Eventually(t, 60*time.Second, "the workers got the first SIGINT",
-		func() bool { return strings.Count(j.out.String(), "first") >= 2 })
+		func() bool { return strings.Count(j.Out.String(), "first") >= 2 })
 	time.Sleep(100 * time.Millisecond) // nobody types faster: within 5 ms it is taken for the same one
-	j.signal(syscall.SIGINT)
-	if got := j.wait(); got.status != 130 {
-		t.Errorf("status %d, want 130\n%s", got.status, got.stderr)
+	j.Signal(syscall.SIGINT)
+	if got := j.End(); got.Status != 130 {
+		t.Errorf("status %d, want 130\n%s", got.Status, got.Stderr)
 	}
 }
 
@@ -79,13 +73,13 @@ func TestSaveSignal(t *testing.T) {
 	for _, name := range []string{"USR1", "XCPU"} {
 		j := running(t, []string{"--ckpt-signal", name, "--ckpt-notices", "off"}, `if [ $RANK = 1 ]; then trap 'echo saved' `+name+
 			`; fi; trap 'echo ended; exit 0' TERM; echo ready; while :; do sleep 0.05; done`)
-		j.signal(map[string]syscall.Signal{"USR1": syscall.SIGUSR1, "XCPU": syscall.SIGXCPU}[name])
+		j.Signal(map[string]syscall.Signal{"USR1": syscall.SIGUSR1, "XCPU": syscall.SIGXCPU}[name])
 		testutil.Eventually(t, 60*time.Second, "the worker got the signal",
-			func() bool { return strings.Contains(j.out.String(), "saved") })
-		j.signal(syscall.SIGTERM)
-		if got := j.wait(); got.status != 143 || strings.Count(got.stdout, "ended") != 2 || strings.Count(got.stdout, "saved") != 1 ||
-			!strings.Contains(got.stderr, "SIG"+name) {
-			t.Errorf("%s: status %d\n%s%s", name, got.status, got.stdout, got.stderr)
+			func() bool { return strings.Contains(j.Out.String(), "saved") })
+		j.Signal(syscall.SIGTERM)
+		if got := j.End(); got.Status != 143 || strings.Count(got.Stdout, "ended") != 2 || strings.Count(got.Stdout, "saved") != 1 ||
+			!strings.Contains(got.Stderr, "SIG"+name) {
+			t.Errorf("%s: status %d\n%s%s", name, got.Status, got.Stdout, got.Stderr)
 		}
 	}
 }
@@ -96,14 +90,14 @@ func TestUserSignalEndsNothing(t *testing.T) {
 	t.Parallel()
 	j := running(t, nil,
 		`trap 'echo saved' USR1; trap 'exit 0' TERM; sleep 1000 & child=$!; echo ready; while kill -0 $child; do sleep 0.05; done; echo child gone`)
-	j.signal(syscall.SIGUSR1)
-	testutil.Eventually(t, 60*time.Second, "the workers got SIGUSR1", func() bool { return strings.Count(j.out.String(), "saved") == 2 })
-	if out := j.out.String(); strings.Contains(out, "child gone") {
+	j.Signal(syscall.SIGUSR1)
+	testutil.Eventually(t, 60*time.Second, "the workers got SIGUSR1", func() bool { return strings.Count(j.Out.String(), "saved") == 2 })
+	if out := j.Out.String(); strings.Contains(out, "child gone") {
 		t.Errorf("a worker's child was hit: %s", out)
 	}
-	j.signal(syscall.SIGTERM)
-	if got := j.wait(); got.status != 143 {
-		t.Errorf("status %d, want 143\n%s", got.status, got.stderr)
+	j.Signal(syscall.SIGTERM)
+	if got := j.End(); got.Status != 143 {
+		t.Errorf("status %d, want 143\n%s", got.Status, got.Stderr)
 	}
 }
 
@@ -114,7 +108,7 @@ func TestNohup(t *testing.T) {
 	done := filepath.Join(dir, "done")
 	cmd := exec.Command("nohup", "muster", "run", "--", "sh", "-c", `echo $$ > ready; while [ ! -e go ]; do sleep 0.05; done; touch done`)
 	cmd.Dir = dir
-	cmd.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+dir)
+	cmd.Env = append(drive.CleanEnviron(), "XDG_RUNTIME_DIR="+dir)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +135,7 @@ func TestReaderGone(t *testing.T) {
 	cmd := exec.Command("sh", "-c",
 		`{ muster run -n 2 -- sh -c 'i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done; touch done$RANK'; echo $? > status; } | head -1`)
 	cmd.Dir = dir
-	cmd.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+dir)
+	cmd.Env = append(drive.CleanEnviron(), "XDG_RUNTIME_DIR="+dir)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -171,7 +165,7 @@ func TestProcessOne(t *testing.T) {
 	}
 	script := `[ $RANK = 1 ] || { (sleep 0.05 &); (sleep 0.1 &); sleep 1; ps -o stat=,ppid= -A; echo counted; exit 4; }; sleep 1000`
 	cmd := exec.Command("unshare", "--pid", "--fork", "--mount-proc", binary, "run", "-n", "2", "--", "sh", "-c", script)
-	cmd.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+t.TempDir())
+	cmd.Env = append(drive.CleanEnviron(), "XDG_RUNTIME_DIR="+t.TempDir())
 	var stdout, stderr testutil.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err = cmd.Run()
@@ -210,15 +204,15 @@ func TestCleanPolicies(t *testing.T) {
 			if c.left > 0 {
 				workers = "1"
 			}
-			got := muster(t, nil, "run", "-n", workers, "--clean-policy", c.policy, "--", "sh", "-c",
+			got := drive.Run(t, nil, "run", "-n", workers, "--clean-policy", c.policy, "--", "sh", "-c",
 				strings.ReplaceAll(c.script, "MARK", mark))
-			if got.status != c.status {
-				t.Errorf("status %d, want %d\n%s", got.status, c.status, got.stderr)
+			if got.Status != c.status {
+				t.Errorf("status %d, want %d\n%s", got.Status, c.status, got.Stderr)
 			}
-			if strings.Contains(c.script, "by itself") && !strings.Contains(got.stdout, "ended by itself") {
-				t.Errorf("the worker was not waited for: %s", got.stdout)
+			if strings.Contains(c.script, "by itself") && !strings.Contains(got.Stdout, "ended by itself") {
+				t.Errorf("the worker was not waited for: %s", got.Stdout)
 			}
-			left := processes(t, mark)
+			left := drive.Processes(t, mark)
 			if len(left) != c.left {
 				t.Errorf("%d processes are left, want %d", len(left), c.left)
 			}
@@ -234,13 +228,13 @@ func TestStopDuringRestart(t *testing.T) {
 	for i := range 6 {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
-			j := start(t, nil, "run", "-n", "2", "--max-restarts", "3", "--", "sh", "-c",
+			j := drive.Start(t, nil, "run", "-n", "2", "--max-restarts", "3", "--", "sh", "-c",
 				`echo start $TORCHELASTIC_RESTART_COUNT; [ $RANK = 0 ] || { sleep 0.2; exit 3; }; trap 'echo stopping; sleep 0.5; exit 0' TERM; while :; do sleep 0.02; done`)
 			testutil.Eventually(t, 60*time.Second, "rank 0 is being stopped",
-				func() bool { return strings.Contains(j.out.String(), "stopping") })
-			j.signal(syscall.SIGTERM)
-			if got := j.wait(); got.status != 143 || strings.Contains(got.stdout, "start 1") {
-				t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+				func() bool { return strings.Contains(j.Out.String(), "stopping") })
+			j.Signal(syscall.SIGTERM)
+			if got := j.End(); got.Status != 143 || strings.Contains(got.Stdout, "start 1") {
+				t.Errorf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 			}
 		})
 	}
@@ -254,10 +248,10 @@ func TestEarlyFileTimer(t *testing.T) {
 		t.Fatal(err)
 	}
 	script := `echo '{"version": 1, "pid": '$$', "scope_id": "s", "expiration_time": 1.5, "signal": 9}' > "$TORCHELASTIC_TIMER_FILE"; sleep 60`
-	got := muster(t, []string{"TORCHELASTIC_ENABLE_FILE_TIMER=1", "TORCHELASTIC_TIMER_FILE=" + fifo}, "run", "-n", "4", "--", "sh",
+	got := drive.Run(t, []string{"TORCHELASTIC_ENABLE_FILE_TIMER=1", "TORCHELASTIC_TIMER_FILE=" + fifo}, "run", "-n", "4", "--", "sh",
 		"-c", script)
-	if got.status != 137 {
-		t.Errorf("status %d, want 137\n%s", got.status, got.stderr)
+	if got.Status != 137 {
+		t.Errorf("status %d, want 137\n%s", got.Status, got.Stderr)
 	}
 	if _, err := os.Stat(fifo); err == nil {
 		t.Error("the timer's FIFO stays")
@@ -268,15 +262,15 @@ func TestEarlyFileTimer(t *testing.T) {
 // closed.
 func TestStopBeforeRestartWithFilters(t *testing.T) {
 	t.Parallel()
-	j := start(t, []string{"MUSTER_RESTART_DELAY=1h"}, "torchrun", "--standalone", "--max-restarts", "3", "--tee", "1",
+	j := drive.Start(t, []string{"MUSTER_RESTART_DELAY=1h"}, "torchrun", "--standalone", "--max-restarts", "3", "--tee", "1",
 		"--duplicate-stdout-filters", "start",
 		"--no-python", "sh", "-c", "echo start $TORCHELASTIC_RESTART_COUNT; exit 3")
 	testutil.Eventually(t, 60*time.Second, "the second round has ended", func() bool {
-		return strings.Contains(j.out.String(), "start 1") && strings.Contains(j.err.String(), "root cause") &&
-			strings.Count(j.err.String(), "root cause") == 2
+		return strings.Contains(j.Out.String(), "start 1") && strings.Contains(j.Err.String(), "root cause") &&
+			strings.Count(j.Err.String(), "root cause") == 2
 	})
-	j.signal(syscall.SIGTERM)
-	if got := j.wait(); got.status != 143 {
-		t.Errorf("status %d, want 143\n%s", got.status, got.stderr)
+	j.Signal(syscall.SIGTERM)
+	if got := j.End(); got.Status != 143 {
+		t.Errorf("status %d, want 143\n%s", got.Status, got.Stderr)
 	}
 }

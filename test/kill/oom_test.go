@@ -1,4 +1,4 @@
-package main
+package kill
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // TestOutOfMemoryIsNamed lets the kernel kill a worker in a memory cgroup of its own, and expects the summary to say
@@ -26,7 +27,7 @@ if os.environ["RANK"] == "1":
         data[i] = 1
 time.sleep(60)'`, group)
 	cmd := exec.Command("sh", "-c", script)
-	cmd.Env = append(cleanEnviron(), asText, "XDG_RUNTIME_DIR="+t.TempDir())
+	cmd.Env = append(drive.CleanEnviron(), drive.AsText, "XDG_RUNTIME_DIR="+t.TempDir())
 	out, err := cmd.CombinedOutput()
 	if status := cmd.ProcessState.ExitCode(); status != 137 {
 		t.Errorf("%v, want status 137", err)

@@ -1,17 +1,15 @@
-package main
+package kill
 
 import (
 	"fmt"
 	"os"
-	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // blow is a way to hit a process.
@@ -54,10 +52,10 @@ func TestKillMatrix(t *testing.T) {
 func killOne(t *testing.T, target string, b blow, line string) {
 	mark := fmt.Sprintf("3%d.%d", os.Getpid(), time.Now().UnixNano()) // a number of seconds that nobody else sleeps
 	script := fmt.Sprintf(strings.ReplaceAll(line, "1000", mark), "sleep "+mark)
-	j := start(t, nil, "run", "-n", "2", "--grace", "5s", "--", "sh", "-c", script)
+	j := drive.Start(t, nil, "run", "-n", "2", "--grace", "5s", "--", "sh", "-c", script)
 	// Each worker has one child at least; the guardian is the agent's one child that is no worker.
 	testutil.Eventually(t, 60*time.Second, "workers and their children run", func() bool {
-		return strings.Count(j.out.String(), "ready") == 2 && len(processes(t, mark)) >= 4 && len(j.guardians()) == 1
+		return strings.Count(j.Out.String(), "ready") == 2 && len(drive.Processes(t, mark)) >= 4 && len(j.Guardians()) == 1
 	})
 	if target == "agent" && strings.Contains(line, "env -i") {
 		// Only the guardian's regular look at the process tree knows a process that gave up its environment too.
@@ -66,9 +64,9 @@ func killOne(t *testing.T, target string, b blow, line string) {
 	pid := j.Process.Pid
 	switch target {
 	case "worker":
-		pid = j.workers(t)[0]
+		pid = j.Workers(t)[0]
 	case "guardian":
-		pid = j.guardians()[0]
+		pid = j.Guardians()[0]
 	}
 	for _, s := range b.signals {
 		if err := syscall.Kill(pid, s); err != nil && err != syscall.ESRCH {
@@ -78,53 +76,23 @@ func killOne(t *testing.T, target string, b blow, line string) {
 	if target == "guardian" {
 		killed := b.signals[len(b.signals)-1] == syscall.SIGKILL
 		testutil.Eventually(t, 20*time.Second, "a guardian watches", func() bool {
-			g := j.guardians()
+			g := j.Guardians()
 			return len(g) == 1 && (g[0] != pid || !killed) // one that was asked too early to ignore it is replaced too
 		})
-		if left := len(processes(t, mark)); left < 4 {
+		if left := len(drive.Processes(t, mark)); left < 4 {
 			t.Errorf("the job did not go on: %d processes are left", left)
 		}
 		if err := j.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
 	}
-	got := j.wait()
+	got := j.End()
 	want := map[string]int{"SIGTERM": 143, "SIGINT twice": 130, "SIGKILL": 137, "SIGSTOP then SIGKILL": 137}[b.name]
 	if target == "guardian" {
 		want = 143
 	}
-	if got.status != want {
-		t.Errorf("status %d, want %d\n%s", got.status, want, got.stderr)
+	if got.Status != want {
+		t.Errorf("status %d, want %d\n%s", got.Status, want, got.Stderr)
 	}
-	j.nothingLeft(mark)
-}
-
-// guardians returns the ids of the job's guardian processes.
-func (j *testJob) guardians() []int {
-	var found []int
-	for pid := range children(j.t, j.Process.Pid) {
-		cmdline, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
-		if err == nil && strings.Contains(string(cmdline), "_guardian") {
-			found = append(found, pid)
-		}
-	}
-	return found
-}
-
-// workers returns the ids of the job's workers: shells that are children of the agent, the oldest first. A shell that a
-// worker has forked and left is one for a moment, too, but a younger one.
-func (j *testJob) workers(t *testing.T) []int {
-	t.Helper()
-	var found []int
-	for pid := range children(t, j.Process.Pid) {
-		cmdline, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
-		if err == nil && strings.HasPrefix(string(cmdline), "sh\x00") {
-			found = append(found, pid)
-		}
-	}
-	if len(found) == 0 {
-		t.Fatal("no worker runs")
-	}
-	slices.Sort(found)
-	return found
+	j.NothingLeft(mark)
 }

@@ -1,4 +1,4 @@
-package main
+package checkpoint
 
 import (
 	"encoding/json"
@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // TestCheckpointDirRefused: --ckpt-dir is no directory, or cannot be one. Nothing starts.
@@ -23,14 +24,14 @@ func TestCheckpointDirRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, dir := range []string{file, filepath.Join(file, "below"), nowhere, filepath.Join(nowhere, "below"), "/dev/null", ""} {
-		got := muster(t, nil, "run", "--ckpt-dir", dir, "--max-restarts", "2", "--no-python", "echo", "started")
-		if got.status != 2 || !strings.Contains(got.stderr, "--ckpt-dir") || strings.Contains(got.stdout, "started") {
-			t.Errorf("%q: status %d\n%s%s", dir, got.status, got.stdout, got.stderr)
+		got := drive.Run(t, nil, "run", "--ckpt-dir", dir, "--max-restarts", "2", "--no-python", "echo", "started")
+		if got.Status != 2 || !strings.Contains(got.Stderr, "--ckpt-dir") || strings.Contains(got.Stdout, "started") {
+			t.Errorf("%q: status %d\n%s%s", dir, got.Status, got.Stdout, got.Stderr)
 		}
 	}
 	for _, dir := range []string{filepath.Join(t.TempDir(), "a", "b"), "../here"} {
-		if got := muster(t, nil, "run", "--ckpt-dir", dir, "--no-python", "echo", "started"); got.status != 0 {
-			t.Errorf("%q: status %d\n%s%s", dir, got.status, got.stdout, got.stderr)
+		if got := drive.Run(t, nil, "run", "--ckpt-dir", dir, "--no-python", "echo", "started"); got.Status != 0 {
+			t.Errorf("%q: status %d\n%s%s", dir, got.Status, got.Stdout, got.Stderr)
 		}
 	}
 }
@@ -38,9 +39,9 @@ func TestCheckpointDirRefused(t *testing.T) {
 // TestCheckpointOnFileRefused: a directory is no file that appears.
 func TestCheckpointOnFileRefused(t *testing.T) {
 	t.Parallel()
-	got := muster(t, nil, "run", "--ckpt", "on", "--ckpt-on-file", t.TempDir(), "--no-python", "echo", "started")
-	if got.status != 2 || !strings.Contains(got.stderr, "--ckpt-on-file") || strings.Contains(got.stdout, "started") {
-		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	got := drive.Run(t, nil, "run", "--ckpt", "on", "--ckpt-on-file", t.TempDir(), "--no-python", "echo", "started")
+	if got.Status != 2 || !strings.Contains(got.Stderr, "--ckpt-on-file") || strings.Contains(got.Stdout, "started") {
+		t.Errorf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
 }
 
@@ -54,14 +55,14 @@ func TestCheckpointUnreadableManifest(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "6", "muster_manifest.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got := muster(t, nil, "ckpt", "inspect", dir)
-	if got.status != 0 || !strings.Contains(got.stdout, `"problem"`) || strings.Contains(got.stdout, `"created"`) ||
-		strings.Contains(got.stdout, `"version"`) {
-		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	got := drive.Run(t, nil, "ckpt", "inspect", dir)
+	if got.Status != 0 || !strings.Contains(got.Stdout, `"problem"`) || strings.Contains(got.Stdout, `"created"`) ||
+		strings.Contains(got.Stdout, `"version"`) {
+		t.Errorf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
 	for _, command := range []string{"inspect", "verify"} {
-		if got := muster(t, nil, "ckpt", command, "--step", "-7", dir); got.status != 2 || !strings.Contains(got.stderr, "--step") {
-			t.Errorf("%s --step -7: status %d\n%s%s", command, got.status, got.stdout, got.stderr)
+		if got := drive.Run(t, nil, "ckpt", command, "--step", "-7", dir); got.Status != 2 || !strings.Contains(got.Stderr, "--step") {
+			t.Errorf("%s --step -7: status %d\n%s%s", command, got.Status, got.Stdout, got.Stderr)
 		}
 	}
 }
@@ -85,9 +86,9 @@ func TestCheckpointNoDir(t *testing.T) {
 		{"save", "--run-id", ""},
 		{"save", "--to", ""},
 	} {
-		got := muster(t, nil, append([]string{"ckpt"}, args...)...)
-		if got.status != 2 || !strings.Contains(got.stderr, "director") && !strings.Contains(got.stderr, "is a variable not set?") {
-			t.Errorf("%q: status %d\n%s%s", args, got.status, got.stdout, got.stderr)
+		got := drive.Run(t, nil, append([]string{"ckpt"}, args...)...)
+		if got.Status != 2 || !strings.Contains(got.Stderr, "director") && !strings.Contains(got.Stderr, "is a variable not set?") {
+			t.Errorf("%q: status %d\n%s%s", args, got.Status, got.Stdout, got.Stderr)
 		}
 	}
 }
@@ -95,10 +96,10 @@ func TestCheckpointNoDir(t *testing.T) {
 // TestCheckpointUnreadableLabel: nobody can say what is in memory. It is given up by the run id that its name has.
 func TestCheckpointUnreadableLabel(t *testing.T) {
 	t.Parallel()
-	dir := memoryDir(t)
+	dir := drive.MemoryDir(t)
 	memory := []string{"MUSTER_CKPT_MEMORY=" + dir}
 	j := lingering(t, memory, "--run-id", "torn-7", filepath.Join(t.TempDir(), "checkpoints"))
-	j.killWithGuardian()
+	j.KillWithGuardian()
 	labels, err := filepath.Glob(filepath.Join(dir, "muster-*-torn_7-*[a-z0-9]"))
 	if err != nil || len(labels) == 0 {
 		t.Fatalf("nothing is left: %v", err)
@@ -110,12 +111,12 @@ func TestCheckpointUnreadableLabel(t *testing.T) {
 			}
 		}
 	}
-	if got := muster(t, memory, "ckpt", "ls"); !strings.Contains(got.stdout, "torn_7") ||
-		!strings.Contains(got.stdout, "cannot read the label") {
-		t.Errorf("%s%s", got.stdout, got.stderr)
+	if got := drive.Run(t, memory, "ckpt", "ls"); !strings.Contains(got.Stdout, "torn_7") ||
+		!strings.Contains(got.Stdout, "cannot read the label") {
+		t.Errorf("%s%s", got.Stdout, got.Stderr)
 	}
-	if got := muster(t, memory, "ckpt", "drop", "--run-id", "torn_7"); got.status != 0 {
-		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	if got := drive.Run(t, memory, "ckpt", "drop", "--run-id", "torn_7"); got.Status != 0 {
+		t.Errorf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
@@ -125,19 +126,19 @@ func TestCheckpointUnreadableLabel(t *testing.T) {
 // TestCheckpointMemoryNamed: a place for memory that is not there is not an empty one.
 func TestCheckpointMemoryNamed(t *testing.T) {
 	t.Parallel()
-	got := muster(t, []string{"MUSTER_CKPT_MEMORY=" + filepath.Join(t.TempDir(), "nowhere")}, "ckpt", "ls")
-	if got.status != 2 || !strings.Contains(got.stderr, "MUSTER_CKPT_MEMORY") {
-		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	got := drive.Run(t, []string{"MUSTER_CKPT_MEMORY=" + filepath.Join(t.TempDir(), "nowhere")}, "ckpt", "ls")
+	if got.Status != 2 || !strings.Contains(got.Stderr, "MUSTER_CKPT_MEMORY") {
+		t.Errorf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
 }
 
 // TestTokenFileEmpty: a variable that is not set does not switch off what the token protects.
 func TestTokenFileEmpty(t *testing.T) {
 	t.Parallel()
-	got := muster(t, nil, "run", "--nnodes", "2", "--rdzv", "c10d://127.0.0.1:1", "--run-id", "x", "--token-file", "",
+	got := drive.Run(t, nil, "run", "--nnodes", "2", "--rdzv", "c10d://127.0.0.1:1", "--run-id", "x", "--token-file", "",
 		"--no-python", "true")
-	if got.status != 2 || !strings.Contains(got.stderr, "--token-file") {
-		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	if got.Status != 2 || !strings.Contains(got.Stderr, "--token-file") {
+		t.Errorf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
 }
 
@@ -145,19 +146,19 @@ func TestTokenFileEmpty(t *testing.T) {
 // succeeded.
 func TestLastCheckpointNotSaved(t *testing.T) {
 	t.Parallel()
-	python, dir, memory := testutil.Torch(t), t.TempDir(), memoryDir(t)
+	python, dir, memory := testutil.Torch(t), t.TempDir(), drive.MemoryDir(t)
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
 		t.Skipf("a small file system needs root: %v", err)
 	}
 	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
 	status := filepath.Join(t.TempDir(), "status.json")
 	environ := []string{"MUSTER_CKPT_MEMORY=" + memory}
-	got := muster(t, environ, "run", "--run-id", "full", "--ckpt-dir", dir, "--status-file", status, "--", python, "-c",
+	got := drive.Run(t, environ, "run", "--run-id", "full", "--ckpt-dir", dir, "--status-file", status, "--", python, "-c",
 		"import torch\nfrom muster.checkpoint import *\nassert Checkpointer().save_checkpoint(7, {'w': torch.ones(1 << 20)}, "+
 			"storage_type=StorageType.DISK)")
-	if got.status != 1 || !strings.Contains(got.stderr, "the last checkpoint is not on disk") ||
-		!strings.Contains(got.stderr, "no space left") {
-		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	if got.Status != 1 || !strings.Contains(got.Stderr, "the last checkpoint is not on disk") ||
+		!strings.Contains(got.Stderr, "no space left") {
+		t.Errorf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
 	var doc struct {
 		Phase, Reason string
@@ -168,9 +169,9 @@ func TestLastCheckpointNotSaved(t *testing.T) {
 		t.Errorf("%s: %v", text, err)
 	}
 	elsewhere := t.TempDir()
-	if got := muster(t, environ, "ckpt", "save", "--run-id", "full", "--to", elsewhere); got.status != 0 ||
-		!strings.Contains(got.stdout, "step 7 is the newest in "+elsewhere) {
-		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	if got := drive.Run(t, environ, "ckpt", "save", "--run-id", "full", "--to", elsewhere); got.Status != 0 ||
+		!strings.Contains(got.Stdout, "step 7 is the newest in "+elsewhere) {
+		t.Errorf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
 	onDisk(t, elsewhere, 7)
 }
@@ -178,21 +179,22 @@ func TestLastCheckpointNotSaved(t *testing.T) {
 // TestSaveToOthers does not put a step before those of somebody else.
 func TestSaveToOthers(t *testing.T) {
 	t.Parallel()
-	memory, dir := []string{"MUSTER_CKPT_MEMORY=" + memoryDir(t)}, filepath.Join(t.TempDir(), "checkpoints")
+	memory, dir := []string{"MUSTER_CKPT_MEMORY=" + drive.MemoryDir(t)}, filepath.Join(t.TempDir(), "checkpoints")
 	others := filepath.Join(t.TempDir(), "others")
 	first := lingering(t, memory, "--run-id", "first", others)
 	if err := first.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	first.wait()
+	first.End()
 	second := lingering(t, memory, "--run-id", "second", dir)
-	second.killWithGuardian()
-	if got := muster(t, memory, "ckpt", "save", "--to", others, dir); got.status != 1 || !strings.Contains(got.stderr, "is there already") {
-		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	second.KillWithGuardian()
+	if got := drive.Run(t, memory, "ckpt", "save", "--to", others, dir); got.Status != 1 ||
+		!strings.Contains(got.Stderr, "is there already") {
+		t.Errorf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
-	if got := muster(t, memory, "ckpt", "save", dir); got.status != 0 ||
-		!strings.Contains(got.stdout, "run second: step 4 is the newest in "+dir) {
-		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	if got := drive.Run(t, memory, "ckpt", "save", dir); got.Status != 0 ||
+		!strings.Contains(got.Stdout, "run second: step 4 is the newest in "+dir) {
+		t.Errorf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
 }
 
@@ -200,7 +202,7 @@ func TestSaveToOthers(t *testing.T) {
 func TestSaveAlone(t *testing.T) {
 	t.Parallel()
 	python, dir := testutil.Torch(t), filepath.Join(t.TempDir(), "checkpoints")
-	got := muster(t, nil, "run", "-n", "2", "--ckpt-dir", dir, "--", python, "-c", `import os, time, torch
+	got := drive.Run(t, nil, "run", "-n", "2", "--ckpt-dir", dir, "--", python, "-c", `import os, time, torch
 from muster.checkpoint import Checkpointer, StorageType
 rank = int(os.environ["RANK"])
 c = Checkpointer(shards="world")
@@ -209,8 +211,8 @@ for step in range(20 if rank == 0 else 8):
     time.sleep(0.1)
     c.save_checkpoint(step, {"w": torch.ones(1000)}, storage_type=StorageType.DISK if step in (5, 10) else StorageType.MEMORY)
 print("rank", rank, "done", time.monotonic() - began < 30)`)
-	if got.status != 0 || strings.Count(got.stdout, "done True") != 2 {
-		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	if got.Status != 0 || strings.Count(got.Stdout, "done True") != 2 {
+		t.Errorf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
 }
 
@@ -242,9 +244,9 @@ func TestCheckpointHostile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for command, want := range map[string]int{"ls": 0, "verify": 1, "prune --keep 1": 0, "inspect": 0} {
-		got := muster(t, nil, append(append([]string{"ckpt"}, strings.Fields(command)...), dir)...)
-		if got.status != want || strings.ContainsAny(got.stdout+got.stderr, "\x1b\a\u202e") || strings.Contains(got.stdout, "-10485") {
-			t.Errorf("%s: status %d\n%q%q", command, got.status, got.stdout, got.stderr)
+		got := drive.Run(t, nil, append(append([]string{"ckpt"}, strings.Fields(command)...), dir)...)
+		if got.Status != want || strings.ContainsAny(got.Stdout+got.Stderr, "\x1b\a\u202e") || strings.Contains(got.Stdout, "-10485") {
+			t.Errorf("%s: status %d\n%q%q", command, got.Status, got.Stdout, got.Stderr)
 		}
 		if command == "inspect" || command == "prune --keep 1" {
 			continue
@@ -253,12 +255,12 @@ func TestCheckpointHostile(t *testing.T) {
 			"muster_latest.json", "dlrover_latest.txt", "a FIFO", "a symbolic link", `\x1b]0;title\a`,
 			"1099511627776",
 		} {
-			if !strings.Contains(got.stdout, part) {
-				t.Errorf("%s says nothing of %q:\n%s", command, part, got.stdout)
+			if !strings.Contains(got.Stdout, part) {
+				t.Errorf("%s says nothing of %q:\n%s", command, part, got.Stdout)
 			}
 		}
-		if n := strings.Count(got.stdout, "\n"); n != 6+map[string]int{"ls": 1}[command] {
-			t.Errorf("%s: %d lines\n%s", command, n, got.stdout)
+		if n := strings.Count(got.Stdout, "\n"); n != 6+map[string]int{"ls": 1}[command] {
+			t.Errorf("%s: %d lines\n%s", command, n, got.Stdout)
 		}
 	}
 	if names, _ := filepath.Glob(filepath.Join(dir, "*")); len(names) != 6 {

@@ -1,4 +1,4 @@
-package main
+package checkpoint
 
 import (
 	"os"
@@ -10,6 +10,7 @@ import (
 
 	"muster/checkpointd"
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // TestShardedCheckpoint kills a rank of a job with FSDP2 in the middle of training, when it has told the loss of a step
@@ -18,12 +19,12 @@ import (
 func TestShardedCheckpoint(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "checkpoints")
-	got := muster(t, []string{"VICTIM=1", "DIE=9"}, "run", "--ckpt", "on", "-n", "2", "--max-restarts", "1", "--", testutil.Torch(t), "-u",
-		testScript(t, "torch", "fsdp2.py"), dir)
-	if got.status != 0 || strings.Count(got.stdout, "restored 8 memory") != 2 {
-		t.Fatalf("status %d, or not both ranks restored step 8 from memory\n%s%s", got.status, got.stdout, got.stderr)
+	got := drive.Run(t, []string{"VICTIM=1", "DIE=9"}, "run", "--ckpt", "on", "-n", "2", "--max-restarts", "1", "--",
+		testutil.Torch(t), "-u", drive.Script(t, "torch", "fsdp2.py"), dir)
+	if got.Status != 0 || strings.Count(got.Stdout, "restored 8 memory") != 2 {
+		t.Fatalf("status %d, or not both ranks restored step 8 from memory\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
-	sameLosses(t, got.stdout, 1)
+	sameLosses(t, got.Stdout, 1)
 	steps, err := checkpointd.List(dir)
 	if err != nil || len(steps) == 0 || steps[0].Step != 12 || steps[0].Verify() != nil {
 		t.Fatalf("the last step is not on disk: %+v: %v", steps, err)
@@ -40,7 +41,8 @@ import torch.distributed.checkpoint as dcp
 want = torch.load(sys.argv[1] + ".want")
 got = {"model": {key: torch.zeros_like(value) for key, value in want.items()}, "step": 0}
 dcp.load(got, storage_reader=dcp.FileSystemReader(os.path.join(sys.argv[1], sys.argv[2])))
-assert got["step"] == int(sys.argv[2]) and all(torch.equal(got["model"][key], value) for key, value in want.items())`, dir, strconv.Itoa(step))
+assert got["step"] == int(sys.argv[2]) and all(torch.equal(got["model"][key], value) for key, value in want.items())`,
+		dir, strconv.Itoa(step))
 	if out, err := read.CombinedOutput(); err != nil {
 		t.Errorf("torch without muster: %v\n%s", err, out)
 	}
@@ -50,10 +52,10 @@ assert got["step"] == int(sys.argv[2]) and all(torch.equal(got["model"][key], va
 func TestGuideFSDP(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "checkpoints")
-	got := muster(t, []string{"PATH=" + filepath.Dir(testutil.Torch(t)) + ":" + os.Getenv("PATH")},
-		"dlrover-run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1", testScript(t, "torch", "fsdp.py"), dir)
-	if got.status != 0 || strings.Count(got.stdout, "restored 5 memory") != 2 {
-		t.Fatalf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	got := drive.Run(t, []string{"PATH=" + filepath.Dir(testutil.Torch(t)) + ":" + os.Getenv("PATH")},
+		"dlrover-run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1", drive.Script(t, "torch", "fsdp.py"), dir)
+	if got.Status != 0 || strings.Count(got.Stdout, "restored 5 memory") != 2 {
+		t.Fatalf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
 	readSharded(t, dir, 8)
 }

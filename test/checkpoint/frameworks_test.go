@@ -1,4 +1,4 @@
-package main
+package checkpoint
 
 import (
 	"path/filepath"
@@ -7,6 +7,7 @@ import (
 
 	"muster/checkpointd"
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // TestFlashFrameworks kills a worker of jobs with DeepSpeed and with Hugging Face's Trainer, after it has told the loss
@@ -21,13 +22,13 @@ func TestFlashFrameworks(t *testing.T) {
 	} {
 		t.Run(c.peer, func(t *testing.T) {
 			python, dir := filepath.Join(testutil.Peer(t, c.peer), "python"), filepath.Join(t.TempDir(), "checkpoints")
-			got := muster(t, []string{"VICTIM=1", "DIE=9", "DS_ACCELERATOR=cpu", "HF_HUB_OFFLINE=1"}, "run", "--ckpt", "on", "-n", "2",
+			got := drive.Run(t, []string{"VICTIM=1", "DIE=9", "DS_ACCELERATOR=cpu", "HF_HUB_OFFLINE=1"}, "run", "--ckpt", "on", "-n", "2",
 				"--max-restarts", "1", "--warm", "auto", // an import of transformers takes six seconds of processor time
-				"--", python, "-u", "-W", "ignore", testScript(t, "torch", c.script), dir)
-			if got.status != 0 || strings.Count(got.stdout, "restored 8 memory") != 2 {
-				t.Fatalf("status %d, or not both ranks restored step 8 from memory\n%s%s", got.status, got.stdout, got.stderr)
+				"--", python, "-u", "-W", "ignore", drive.Script(t, "torch", c.script), dir)
+			if got.Status != 0 || strings.Count(got.Stdout, "restored 8 memory") != 2 {
+				t.Fatalf("status %d, or not both ranks restored step 8 from memory\n%s%s", got.Status, got.Stdout, got.Stderr)
 			}
-			sameLosses(t, got.stdout, 1)
+			sameLosses(t, got.Stdout, 1)
 			steps, err := checkpointd.List(dir)
 			if err != nil || len(steps) < 3 || steps[0].Manifest.Dir != c.dir {
 				t.Fatalf("the last step is not on disk: %+v: %v", steps, err)

@@ -1,4 +1,4 @@
-package main
+package checkpoint
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"muster/checkpointd"
 	"muster/internal/python"
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // TestFlashGuide runs the guide's scripts for DistributedDataParallel and FSDP as dlrover-run has them, on one node and
@@ -71,17 +72,19 @@ func flashGuide(t *testing.T, python, script string, nodes, procs int, victim st
 func flashJob(t *testing.T, script string, nodes, procs int, victim string, args ...string) (ends map[int]string, said string) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "ckpt")
-	args = append(args, testScript(t, "flash", script+".py"), dir, "25")
-	environ := []string{"VICTIM=" + victim, "PYTHONWARNINGS=ignore", "OMP_NUM_THREADS=1", "DLROVER_MASTER_ADDR=127.0.0.1:" + freePort(t)}
-	jobs := make([]*testJob, nodes)
+	args = append(args, drive.Script(t, "flash", script+".py"), dir, "25")
+	environ := []string{
+		"VICTIM=" + victim, "PYTHONWARNINGS=ignore", "OMP_NUM_THREADS=1", "DLROVER_MASTER_ADDR=127.0.0.1:" + drive.FreePort(t),
+	}
+	jobs := make([]*drive.Job, nodes)
 	for i := range jobs {
-		jobs[i] = start(t, environ, args...)
+		jobs[i] = drive.Start(t, environ, args...)
 	}
 	for _, j := range jobs {
-		got := j.wait()
-		said += got.stdout + got.stderr
-		if got.status != 0 {
-			t.Fatalf("status %d\n%s", got.status, said)
+		got := j.End()
+		said += got.Stdout + got.Stderr
+		if got.Status != 0 {
+			t.Fatalf("status %d\n%s", got.Status, said)
 		}
 	}
 	if strings.Contains(said, "checkpoint not written") {
@@ -129,7 +132,7 @@ func TestFlashWays(t *testing.T) {
 				t.Parallel()
 				args := append([]string{"--python=" + interpreter}, c.args...)
 				if port := slices.Index(args, "PORT"); port >= 0 {
-					args[port] = freePort(t)
+					args[port] = drive.FreePort(t)
 				}
 				_, said := flashJob(t, script, c.nodes, c.procs, "1@17", args...)
 				if n := strings.Count(said, "begins behind step 17 from memory\n"); n != c.procs*c.nodes {
@@ -149,11 +152,11 @@ func TestFlashRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, off := range []string{"--ckpt-shim=off", "--ckpt=off"} {
-		got := muster(t, []string{"PYTHONWARNINGS=ignore"}, "--python="+interpreter, off, "dlrover-run", "--standalone",
+		got := drive.Run(t, []string{"PYTHONWARNINGS=ignore"}, "--python="+interpreter, off, "dlrover-run", "--standalone",
 			"--max-restarts=3", script)
-		if got.status != 1 || !strings.Contains(got.stderr, python.Barred) ||
-			!strings.Contains(got.stderr, "0 of 3 used: it would fail of the same again") {
-			t.Errorf("%s: status %d\n%s%s", off, got.status, got.stdout, got.stderr)
+		if got.Status != 1 || !strings.Contains(got.Stderr, python.Barred) ||
+			!strings.Contains(got.Stderr, "0 of 3 used: it would fail of the same again") {
+			t.Errorf("%s: status %d\n%s%s", off, got.Status, got.Stdout, got.Stderr)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package checkpoint
 
 import (
 	"os"
@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // TestGuideMegatron runs the guide's example of Megatron under dlrover-run, and kills a rank of it.
@@ -21,9 +22,9 @@ func TestGuideMegatron(t *testing.T) {
 		"PYTHONDONTWRITEBYTECODE=1",
 	}
 	dir := filepath.Join(t.TempDir(), "checkpoints")
-	got := muster(t, env, "dlrover-run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1",
-		testScript(t, "torch", "megatron_guide.py"), dir)
-	if got.status != 0 || strings.Count(got.stdout, "restored 5 500") != 2 || strings.Count(got.stdout, "done") != 2 {
-		t.Fatalf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	got := drive.Run(t, env, "dlrover-run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1",
+		drive.Script(t, "torch", "megatron_guide.py"), dir)
+	if got.Status != 0 || strings.Count(got.Stdout, "restored 5 500") != 2 || strings.Count(got.Stdout, "done") != 2 {
+		t.Fatalf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
 }

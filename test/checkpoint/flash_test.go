@@ -1,4 +1,4 @@
-package main
+package checkpoint
 
 import (
 	"fmt"
@@ -15,6 +15,7 @@ import (
 	"muster/checkpointd"
 	"muster/internal/testutil"
 	"muster/launch/control"
+	"muster/test/drive"
 )
 
 var lossLine = regexp.MustCompile(`loss \d+ \d+ .*`)
@@ -45,16 +46,16 @@ func TestFlashCheckpoint(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "checkpoints")
 	events := filepath.Join(t.TempDir(), "events.jsonl")
-	got := muster(t, []string{"VICTIM=0", "DIE=9"}, "run", "--ckpt", "on", "--events", events, "-n", "2", "--max-restarts", "1",
-		"--", testutil.Torch(t), "-u", testScript(t, "torch", "flash.py"), dir)
-	if got.status != 0 || strings.Count(got.stdout, "restored 8 memory") != 2 {
-		t.Fatalf("status %d, or not both ranks restored step 8 from memory\n%s%s", got.status, got.stdout, got.stderr)
+	got := drive.Run(t, []string{"VICTIM=0", "DIE=9"}, "run", "--ckpt", "on", "--events", events, "-n", "2", "--max-restarts", "1",
+		"--", testutil.Torch(t), "-u", drive.Script(t, "torch", "flash.py"), dir)
+	if got.Status != 0 || strings.Count(got.Stdout, "restored 8 memory") != 2 {
+		t.Fatalf("status %d, or not both ranks restored step 8 from memory\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
-	if told := strings.Count(got.stderr, "workers restore a checkpoint"); told != 1 {
-		t.Errorf("it was told %d times\n%s", told, got.stderr)
+	if told := strings.Count(got.Stderr, "workers restore a checkpoint"); told != 1 {
+		t.Errorf("it was told %d times\n%s", told, got.Stderr)
 	}
-	sameLosses(t, got.stdout, 0)
-	if types := eventTypes(t, events); types[control.CheckpointCommitted] == 0 || types[control.CheckpointSaved] == 0 ||
+	sameLosses(t, got.Stdout, 0)
+	if types := drive.EventTypes(t, events); types[control.CheckpointCommitted] == 0 || types[control.CheckpointSaved] == 0 ||
 		types[control.RendezvousCompleted] != 2 {
 		t.Errorf("events: %v", types)
 	}
@@ -82,24 +83,24 @@ assert zipfile.ZipFile(sys.argv[1]).testzip() is None`, filepath.Join(dir, "chec
 func TestFlashCheckpointStopped(t *testing.T) {
 	t.Parallel()
 	python, dir := testutil.Torch(t), filepath.Join(t.TempDir(), "checkpoints")
-	j := start(t, []string{"LINGER=4", "MARK=" + dir}, "run", "--ckpt", "on", "-n", "2", "--grace", "1s", "--", python, "-u",
-		testScript(t, "torch", "flash.py"), dir)
+	j := drive.Start(t, []string{"LINGER=4", "MARK=" + dir}, "run", "--ckpt", "on", "-n", "2", "--grace", "1s", "--", python, "-u",
+		drive.Script(t, "torch", "flash.py"), dir)
 	testutil.Eventually(t, 2*time.Minute, "both workers are at step 4",
-		func() bool { return strings.Count(j.out.String(), "loss 4 ") == 2 })
+		func() bool { return strings.Count(j.Out.String(), "loss 4 ") == 2 })
 	if steps, err := checkpointd.List(dir); err != nil || len(steps) != 0 {
 		t.Fatalf("on disk already: %+v: %v", steps, err)
 	}
 	if err := j.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if got := j.wait(); got.status != 128+int(syscall.SIGTERM) {
-		t.Errorf("status %d\n%s", got.status, got.stderr)
+	if got := j.End(); got.Status != 128+int(syscall.SIGTERM) {
+		t.Errorf("status %d\n%s", got.Status, got.Stderr)
 	}
 	steps, err := checkpointd.List(dir)
 	if err != nil || len(steps) != 1 || steps[0].Step != 4 || steps[0].Verify() != nil {
-		t.Fatalf("on disk: %+v: %v\n%s", steps, err, j.err.String())
+		t.Fatalf("on disk: %+v: %v\n%s", steps, err, j.Err.String())
 	}
-	j.nothingLeft(dir)
+	j.NothingLeft(dir)
 }
 
 // TestNoticesSave has steps that are saved to memory alone. A file, a command and a signal have each of them written
@@ -115,9 +116,9 @@ func TestNoticesSave(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	j := start(t, []string{"MARK=" + dir}, "run", "--ckpt-notices", "off", "--ckpt-dir", dir, "--ckpt-on-file", at("file"),
+	j := drive.Start(t, []string{"MARK=" + dir}, "run", "--ckpt-notices", "off", "--ckpt-dir", dir, "--ckpt-on-file", at("file"),
 		"--ckpt-on-command", "test -e "+at("command"),
-		"--ckpt-signal", "USR1", "--", python, "-u", testScript(t, "torch", "notices.py"), filepath.Dir(dir))
+		"--ckpt-signal", "USR1", "--", python, "-u", drive.Script(t, "torch", "notices.py"), filepath.Dir(dir))
 	for i, trigger := range []func(){
 		func() { touch("file") }, func() { touch("command") },
 		func() {
@@ -128,29 +129,29 @@ func TestNoticesSave(t *testing.T) {
 	} {
 		step := i + 1
 		testutil.Eventually(t, 2*time.Minute, fmt.Sprintf("step %d is in memory", step), func() bool {
-			return strings.Contains(j.out.String(),
+			return strings.Contains(j.Out.String(),
 				fmt.Sprintf("kept %d preempted %v", step, map[bool]string{false: "False", true: "True"}[i > 0]))
 		})
 		if steps, err := checkpointd.List(dir); err != nil || len(steps) != i {
-			t.Fatalf("on disk before the notice: %+v: %v\n%s", steps, err, j.err.String())
+			t.Fatalf("on disk before the notice: %+v: %v\n%s", steps, err, j.Err.String())
 		}
 		trigger()
-		testutil.Eventually(t, time.Minute, fmt.Sprintf("step %d is on disk\n%s", step, j.err.String()), func() bool {
+		testutil.Eventually(t, time.Minute, fmt.Sprintf("step %d is on disk\n%s", step, j.Err.String()), func() bool {
 			steps, err := checkpointd.List(dir)
 			return err == nil && len(steps) == step && steps[0].Step == int64(step) && steps[0].Verify() == nil
 		})
 		touch(fmt.Sprint("next-", step))
 	}
-	got := j.wait()
-	if got.status != 0 || !strings.Contains(got.stdout, "end") {
-		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	got := j.End()
+	if got.Status != 0 || !strings.Contains(got.Stdout, "end") {
+		t.Errorf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
 	for _, source := range []string{"file " + at("file"), "command test -e", "SIGUSR1"} {
-		if !strings.Contains(got.stderr, source) {
-			t.Errorf("the log has no %s:\n%s", source, got.stderr)
+		if !strings.Contains(got.Stderr, source) {
+			t.Errorf("the log has no %s:\n%s", source, got.Stderr)
 		}
 	}
-	j.nothingLeft(dir)
+	j.NothingLeft(dir)
 }
 
 // TestInstalledDLRover has a package dlrover installed: scripts get that one, not ours, and rank 0 says so where its
@@ -170,17 +171,18 @@ func TestInstalledDLRover(t *testing.T) {
 	}
 	// Behind PYTHONPATH, as site-packages are.
 	code := "import sys; sys.path.append('" + filepath.Join(site, "lib") + "'); import dlrover; print(dlrover.who, dlrover.__file__)"
-	got := muster(t, nil, "run", "--ckpt", "on", "--", python, "-c", code)
-	if got.status != 0 || !strings.Contains(got.stdout, "installed "+site) {
-		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	got := drive.Run(t, nil, "run", "--ckpt", "on", "--", python, "-c", code)
+	if got.Status != 0 || !strings.Contains(got.Stdout, "installed "+site) {
+		t.Errorf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
-	if strings.Contains(got.stderr, "flash checkpoint is that of the installed package") {
-		t.Errorf("it was told of what nobody uses\n%s", got.stderr)
+	if strings.Contains(got.Stderr, "flash checkpoint is that of the installed package") {
+		t.Errorf("it was told of what nobody uses\n%s", got.Stderr)
 	}
-	got = muster(t, nil, "run", "--ckpt", "on", "-n", "2", "--", python, "-c", code+"; import dlrover.trainer.torch.flash_checkpoint.ddp")
-	if got.status != 0 || strings.Count(got.stderr,
+	got = drive.Run(t, nil, "run", "--ckpt", "on", "-n", "2", "--", python, "-c",
+		code+"; import dlrover.trainer.torch.flash_checkpoint.ddp")
+	if got.Status != 0 || strings.Count(got.Stderr,
 		"flash checkpoint is that of the installed package, and muster keeps nothing of it; --ckpt-shim on") != 1 {
-		t.Errorf("it was not told once: status %d\n%s%s", got.status, got.stdout, got.stderr)
+		t.Errorf("it was not told once: status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
 }
 
@@ -191,7 +193,7 @@ func TestCkptHorovod(t *testing.T) {
 	python := testutil.Torch(t)
 	for shards, saved := range map[string][2]string{"1": {"True", "False"}, "world": {"True", "True"}} {
 		dir := filepath.Join(t.TempDir(), "checkpoints")
-		got := muster(t, nil, "--ckpt", "on", "horovodrun", "-np", "2", "-H", "localhost:2", python, "-c", `import os, sys, torch
+		got := drive.Run(t, nil, "--ckpt", "on", "horovodrun", "-np", "2", "-H", "localhost:2", python, "-c", `import os, sys, torch
 from muster.checkpoint import Checkpointer, StorageType
 shards = sys.argv[2]
 checkpointer = Checkpointer(sys.argv[1], shards=shards if shards == "world" else int(shards))
@@ -199,8 +201,8 @@ assert checkpointer.load_checkpoint() == {}
 done = checkpointer.save_checkpoint(1, {"rank": torch.tensor(checkpointer.rank)}, storage_type=StorageType.MEMORY)
 print("rank", os.environ["HOROVOD_RANK"], "saved", done)`, dir, shards)
 		for rank, done := range saved {
-			if line := fmt.Sprint("rank ", rank, " saved ", done); got.status != 0 || !strings.Contains(got.stdout, line) {
-				t.Errorf("%s: status %d, no %q\n%s%s", shards, got.status, line, got.stdout, got.stderr)
+			if line := fmt.Sprint("rank ", rank, " saved ", done); got.Status != 0 || !strings.Contains(got.Stdout, line) {
+				t.Errorf("%s: status %d, no %q\n%s%s", shards, got.Status, line, got.Stdout, got.Stderr)
 			}
 		}
 		steps, err := checkpointd.List(dir)
