@@ -1,5 +1,6 @@
 """A tiny GPT of the real megatron-core and Megatron's own arguments, optimizer and functions of checkpoints, on the CPU over gloo: what
-the scripts beside it train. Only the calls to CUDA are stand-ins."""
+the scripts beside it train. Only the calls to CUDA and what makes
+groups of processes are stand-ins."""
 import os
 import random
 import sys
@@ -66,16 +67,34 @@ class _FusedAdam(torch.optim.AdamW):
                 p.addcdiv_(state["exp_avg"], state["exp_avg_sq"].sqrt() + 1e-8, value=-group["lr"])
 
 
+def _share_groups(parallel_state):
+    """Has one group of processes for the same ranks: Megatron makes a hundred, and gloo polls each of them a hundred times a second."""
+    make, made = parallel_state.create_group, {}
+
+    def create_group(ranks=None, timeout=None, backend=None, **kwargs):
+        if backend:  # Megatron destroys these when another job begins
+            return make(ranks, timeout, backend, **kwargs)
+        if tuple(ranks) not in made:
+            made[tuple(ranks)] = make(ranks, timeout, **kwargs)
+        return made[tuple(ranks)]
+
+    parallel_state.create_group = create_group
+
+
 def start(store=None):
     """Begins a job of WORLD_SIZE ranks that meet at a file, or where their launcher says."""
     global checkpointing
     _Host().__enter__()
     where = "file://" + store if store else "env://"
     dist.init_process_group("gloo", init_method=where, rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
+    import megatron.core.dist_checkpointing.strategies.filesystem_async as writers
     import megatron.core.optimizer as optimizers
     import megatron.core.optimizer.distrib_optimizer as distributed
+    import megatron.core.parallel_state as parallel_state
     import megatron.training.checkpointing as checkpointing
 
+    _share_groups(parallel_state)
+    writers.get_write_results_queue.__defaults__ = ("fork",)  # the process of a queue that is spawned imports all of this once more
     optimizers.Adam = distributed.Adam = _FusedAdam
     optimizers.USING_PYTORCH_OPTIMIZER, distributed.HAVE_APEX_OR_TE, distributed.USING_APEX_OPTIMIZER = False, True, True
 
