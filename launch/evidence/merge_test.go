@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -101,6 +103,7 @@ func TestSVGOfManyRanks(t *testing.T) {
 		frames := []Frame{{Func: "main", File: "/u/t.py", Line: 3}, {Func: "all_reduce", File: "/x/torch/d.py", Line: 8}}
 		if rank == 613 {
 			frames[1] = Frame{Func: "load_from_shared_files", File: "/u/data.py", Line: 17}
+			frames = append(frames, Frame{Func: "get", File: "/u/q.py", Line: 1})
 		}
 		stacks := []Stack{{Frames: frames}}
 		for i := range 20 { // that make the picture wide
@@ -111,6 +114,10 @@ func TestSVGOfManyRanks(t *testing.T) {
 	var text bytes.Buffer
 	if err := WriteSVG(&text, strings.Repeat("all ranks wait for rank 613 ", 20), Merge([]Node{n}, false)); err != nil {
 		t.Fatal(err)
+	}
+	widths := regexp.MustCompile(`<title>(?:load_|get@)[^<]*</title><rect x="([0-9.]+)" y="[0-9]+" width="([0-9.]+)"`)
+	if w := widths.FindAllStringSubmatch(text.String(), -1); len(w) != 2 || !slices.Equal(w[0][1:], w[1][1:]) {
+		t.Errorf("what all ranks of a frame do is not as wide as it: %q", w)
 	}
 	if svg := text.String(); !strings.Contains(svg, ">load_from_shared_files data.py:17 [613]</text>") || strings.Count(svg, `font-size="15"`) != 4 ||
 		!strings.Contains(svg, "<title>load_from_shared_files@/u/data.py:17@613|0-612/614-999</title>") || !strings.Contains(svg, ">main thread [0-999]<") {

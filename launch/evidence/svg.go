@@ -40,6 +40,8 @@ type box struct {
 	width float64
 	below []*box
 	more  int // frames below it that are not drawn
+	// beside is the width of what is beside each other below it: less than its own where ranks end in it.
+	beside float64
 }
 
 // WriteSVG draws merged stacks as a flame graph from above: a frame is as wide as the share of ranks that are in it,
@@ -104,7 +106,7 @@ func lay(b *Branch, all int) *box {
 	if _, source, is := strings.Cut(b.Name, "@"); is && source != "kernel" {
 		x.width = max(x.width, min(letter*float64(utf8.RuneCountInString(b.shown())+1)+6, nameWidth))
 	}
-	sum := 0.0
+	sum, ranks := 0.0, map[int]bool{}
 	for i, c := range b.Children {
 		if i == mostBeside {
 			x.more = len(b.Children) - i
@@ -114,8 +116,14 @@ func lay(b *Branch, all int) *box {
 		below := lay(c, all)
 		sum += below.width
 		x.below = append(x.below, below)
+		for _, r := range c.Ranks {
+			ranks[r] = true
+		}
 	}
 	x.width = max(x.width, sum)
+	if x.beside = x.width; sum > 0 && len(ranks) == len(b.Ranks) {
+		x.beside = sum
+	}
 	return x
 }
 
@@ -128,15 +136,14 @@ func draw(b *strings.Builder, root *Branch, at *box, x, width float64, y int) {
 		label, name = at.label(root.Ranks), at.shown()
 	}
 	rectangle(b, label, name, colour(root, at.Branch), x, width, y)
-	total := at.width
 	for _, c := range at.below {
-		share := width * c.width / total
+		share := width * c.width / at.beside
 		draw(b, root, c, x, share, y+rowHeight)
 		x += share
 	}
 	if at.more > 0 {
 		more := fmt.Sprintf("%d more", at.more)
-		rectangle(b, more, more, colour(root, root), x, width*oddWidth/total, y+rowHeight)
+		rectangle(b, more, more, colour(root, root), x, width*oddWidth/at.beside, y+rowHeight)
 	}
 }
 
