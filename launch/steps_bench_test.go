@@ -2,6 +2,7 @@ package launch
 
 import (
 	"encoding/json"
+	"os"
 	"strconv"
 	"sync"
 	"testing"
@@ -9,42 +10,23 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"muster/launch/report"
+	"muster/internal/proc"
 	"muster/rendezvous/tcpstore"
 )
 
 // BenchmarkStepsOfManyNodes has 1,024 nodes tell their steps as often as they are told to, for ten seconds, to a store as a
-// coordinator serves it. Processor time is that of the store and of all its clients, which are in this process, too.
+// coordinator serves it, in a process of its own, of which the processor time is. Then somebody looks at all of them, as an
+// open page does once a second: that has the processor time of the node that is asked, too.
 func BenchmarkStepsOfManyNodes(b *testing.B) {
-	const nodes, lasts = 1024, 10 * time.Second
+	const nodes, lasts, looks = 1024, 10 * time.Second, 10
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || limit.Cur < 2*nodes+100 {
 		b.Skipf("%d descriptors, %v", limit.Cur, err)
 	}
-	server, err := tcpstore.Listen(tcpstore.ServerConfig{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { _ = server.Close() })
+	addr, pid := storeProcess(b)
 	began := moment(time.Now())
 	status := func(node int, step int64) []byte {
-		took, cpu, bytes := 0.25, 7.5, int64(1<<30)
-		d := report.Status{
-			Version: 1, RunID: "train-7", Name: "train.py", Phase: report.PhaseRunning, Nodes: nodes, WorldSize: nodes, GroupRank: node,
-			StartTime: &began, Tasks: []report.Task{{
-				Node: "node-" + strconv.Itoa(node), Ranks: strconv.Itoa(node),
-				Phase: report.PhaseRunning,
-			}},
-			Ranks: []report.Rank{{
-				Node: "node-" + strconv.Itoa(node), Rank: node, PID: 4242, Phase: report.PhaseRunning, StartTime: &began, CPUSeconds: &cpu,
-				ResidentBytes: &bytes, UsageTime: &began,
-				Progress: &report.Progress{
-					Step: step, Total: 1e6, StepSeconds: &took, Values: map[string]float64{"loss": 2.5},
-					Time: began,
-				},
-			}},
-		}
-		text, err := json.Marshal(heardStatus{Status: d, At: moment(time.Now())})
+		text, err := json.Marshal(heardStatus{Status: simulatedNode(node, nodes, 1, step, began), At: moment(time.Now())})
 		if err != nil {
 			b.Error(err)
 		}
@@ -53,7 +35,7 @@ func BenchmarkStepsOfManyNodes(b *testing.B) {
 	every := ProgressEvery(nodes, len(status(0, 1)))
 	var clients []*tcpstore.Client
 	for range nodes {
-		c, err := tcpstore.Dial(b.Context(), server.Addrs()[0].String(), tcpstore.ClientConfig{})
+		c, err := tcpstore.Dial(b.Context(), addr, tcpstore.ClientConfig{})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -61,7 +43,7 @@ func BenchmarkStepsOfManyNodes(b *testing.B) {
 		clients = append(clients, c)
 	}
 	for b.Loop() {
-		before, started := cpuTime(b), time.Now()
+		before, started := cpuTime(b, pid), time.Now()
 		said := make([]int, nodes) // bytes of each node
 		var all sync.WaitGroup
 		for i, c := range clients {
@@ -84,18 +66,27 @@ func BenchmarkStepsOfManyNodes(b *testing.B) {
 			sum += n
 		}
 		took := time.Since(started).Seconds()
-		b.ReportMetric((cpuTime(b)-before).Seconds()/took*100, "%core")
+		b.ReportMetric((cpuTime(b, pid)-before).Seconds()/took*100, "%core")
 		b.ReportMetric(float64(sum)/took/1e6, "MB/s")
 		b.ReportMetric(every.Seconds(), "s/say")
+		s := &Steering{others: map[int]heardStatus{}, board: roundBoard{clients[0], 0, nodes}}
+		own := simulatedNode(0, nodes, 1, 1, began)
+		before = cpuTime(b, os.Getpid()) // with that of the store, its child
+		for range looks {
+			if d := s.world(b.Context(), own); len(d.Ranks) != nodes {
+				b.Fatalf("%d ranks", len(d.Ranks))
+			}
+		}
+		b.ReportMetric((cpuTime(b, os.Getpid())-before).Seconds()/looks*100, "%core-to-look")
 	}
 }
 
-// cpuTime is the processor time of this process so far.
-func cpuTime(b *testing.B) time.Duration {
+// cpuTime is the processor time of a process and its children so far.
+func cpuTime(b *testing.B, pid int) time.Duration {
 	b.Helper()
-	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
+	used, err := proc.UsageOf([]int{pid})
+	if err != nil || len(used) != 1 {
+		b.Fatalf("process %d: %v, %v", pid, used, err)
 	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	return used[pid].CPU
 }

@@ -131,6 +131,20 @@ func (a *app) endedOrLast(args []string, err error) ([]history.Run, error) {
 	return runs, err
 }
 
+// hintAtLast says with err that no job runs how the last one is seen, where something is kept of it.
+func (a *app) hintAtLast(args []string, err error) error {
+	if len(args) > 0 || !errors.Is(err, control.ErrNoJob) {
+		return err
+	}
+	runs, otherErr := a.endedAs("", err)
+	if otherErr != nil {
+		return err
+	}
+	id := printable.Output(runs[0].Status.RunID)
+	return errhint.With(errhint.Usagef("%v", err), // the hint of err itself would win
+		fmt.Sprintf("the last one, %s, has ended: muster status %s shows how it stood, muster events what has happened", id, id))
+}
+
 // endedAs is what is kept of the job that a name means; err is returned where nothing is.
 func (a *app) endedAs(name string, err error) ([]history.Run, error) {
 	places, placesErr := a.places()

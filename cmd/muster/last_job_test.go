@@ -26,4 +26,7 @@ func TestLastJobIsMeant(t *testing.T) {
 			t.Errorf("%s: status %d\n%s", verb, got.status, got.stderr)
 		}
 	}
+	if got := muster(t, env, "status"); !strings.Contains(got.stderr, "has ended: muster status ") {
+		t.Errorf("who asks for a status is not told how the last one is seen:\n%s", got.stderr)
+	}
 }

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bufio"
 	"context"
+	"errors"
 	"io"
 	"slices"
 	"time"
@@ -56,7 +58,7 @@ muster was killed: name it by its run id.
 			if err != nil {
 				runs, err := a.ended(args, err)
 				if err != nil {
-					return err
+					return a.hintAtLast(args, err)
 				}
 				return a.showEnded(&runs[0], output)
 			}
@@ -122,5 +124,6 @@ func writeStatus(w io.Writer, d control.Answer, output string, now time.Time) er
 	case asYAML:
 		return show.YAML(w, d)
 	}
-	return show.Status(w, &d, output == asWide, now)
+	table := bufio.NewWriterSize(w, 64<<10) // a cell of a table is a write
+	return errors.Join(show.Status(table, &d, output == asWide, now), table.Flush())
 }

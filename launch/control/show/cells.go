@@ -72,6 +72,17 @@ func shortTime(d time.Duration) string {
 	return ""
 }
 
+// secondsText is how long something took, with three digits and without an exponent.
+func secondsText(seconds float64) string {
+	switch {
+	case seconds < 0.001:
+		return "less than 1 ms"
+	case seconds < 100:
+		return fmt.Sprintf("%.3g s", seconds)
+	}
+	return fmt.Sprintf("%.0f s", seconds)
+}
+
 // bytesText is a size in a table.
 func bytesText(n *int64) string {
 	if n == nil {

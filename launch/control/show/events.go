@@ -113,7 +113,7 @@ func execText(e *control.Event) string {
 		default:
 			text += " ended, its status is not known,"
 		}
-		text += fmt.Sprintf(" after %.3g s", e.Seconds)
+		text += " after " + secondsText(e.Seconds)
 	}
 	return text + ": " + e.Message
 }
@@ -137,7 +137,7 @@ func otherText(e *control.Event) string {
 		text += fmt.Sprintf(", step %d", *e.Step)
 	}
 	if e.Seconds > 0 {
-		text += fmt.Sprintf(", after %.3g s", e.Seconds)
+		text += ", after " + secondsText(e.Seconds)
 	}
 	if why := cmp.Or(e.Message, string(e.Reason)); why != "" {
 		text += ": " + why

@@ -55,6 +55,10 @@ func TestEvent(t *testing.T) {
 		"node lost node-3: it is silent": {
 			Type: control.NodeLost, Subject: "node-3", Message: "it is silent",
 		},
+		"rendezvous completed, after less than 1 ms: alone": {Type: control.RendezvousCompleted, Seconds: 1.3e-5, Message: "alone"},
+		"rendezvous completed, after 0.25 s":                {Type: control.RendezvousCompleted, Seconds: 0.25},
+		"rendezvous completed, after 99.9 s":                {Type: control.RendezvousCompleted, Seconds: 99.91},
+		"rendezvous completed, after 4321 s":                {Type: control.RendezvousCompleted, Seconds: 4321.1},
 		"checkpoint committed, step 40, after 3 s": {
 			Type: control.CheckpointCommitted, Step: new(int64(40)), Seconds: 3,
 		},
