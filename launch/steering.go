@@ -172,7 +172,9 @@ func OpenSteering(ctx context.Context, p *plan.Plan, part bool, token []byte, lo
 	s.reached = newReachedHosts(p.Job.Reached, dir.Path, log)
 	s.devices = newDeviceWatch(p, s.workersRunning, log)
 	s.accounts.ledger.Enter(accounting.Start, time.Now())
-	muster := control.Muster{Role: control.Agent, Part: part, PID: os.Getpid(), RunDir: dir.Path, Meets: meets(&p.Job)}
+	muster := control.Muster{
+		Role: control.Agent, Part: part, PID: os.Getpid(), RunDir: dir.Path, Meets: meets(&p.Job), Within: job.RunDirIn(p.Job.Environ),
+	}
 	s.server, err = control.Serve(control.Config{Dir: dir.Path, Served: served{s}, Log: log, Muster: muster})
 	s.openSpans() //nolint:contextcheck // Close ends it
 	s.look.Go(s.traffic.Start)

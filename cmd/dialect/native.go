@@ -206,7 +206,9 @@ func checkPolicy(r *Request, words *ownWords, wrong *problems) {
 		wrong.add(fmt.Errorf("cannot use --restart-policy never with %s: leave one of them out",
 			words.MaxRestarts.written()))
 	case policy == job.RestartOnNodeFail:
-		if word := words.MaxRestarts; restarts > 0 && word.source.Kind == job.FromFlag {
+		// What --set says of a job file is the file's, which has limits for the losses of nodes, too.
+		word := words.MaxRestarts
+		if restarts > 0 && word.source.Kind == job.FromFlag && !strings.HasPrefix(word.source.Name, "--set ") {
 			wrong.add(fmt.Errorf("cannot use --restart-policy on-node-fail with %s: no exit restarts the workers then; leave one of "+
 				"them out",
 				word.written()))

@@ -164,6 +164,7 @@ func pick(found []Found, name, where string) (Found, error) {
 	}
 	for i, fits := range ways {
 		match := slices.DeleteFunc(slices.Clone(among[i]), func(f Found) bool { return !fits(&f) })
+		match = outermost(match, found)
 		switch len(match) {
 		case 0:
 			continue
@@ -189,6 +190,22 @@ func pick(found []Found, name, where string) (Found, error) {
 		return Found{}, errhint.With(errhint.Usagef("no job that runs here matches %q: it was looked for in %s", name, where), hint)
 	}
 	return Found{}, errhint.With(errhint.Usagef("%w: it was looked for in %s", ErrNoJob, where), hint)
+}
+
+// outermost leaves out jobs that a worker of another one of them has started, as launchers in the commands of a job file
+// are: who does not name them by their process id means the job around them.
+func outermost(jobs, found []Found) []Found {
+	return slices.DeleteFunc(slices.Clone(jobs), func(f Found) bool {
+		return slices.ContainsFunc(jobs, func(other Found) bool { return f.within(&other, found) })
+	})
+}
+
+// within reports whether a worker of the other job, or of a part of it, has started the muster.
+func (f *Found) within(other *Found, found []Found) bool {
+	if f.Answer == nil || f.Answer.Muster.Within == "" || f.Dir == other.Dir {
+		return false
+	}
+	return slices.ContainsFunc(Parts(found, *other), func(part Found) bool { return part.Dir == f.Answer.Muster.Within })
 }
 
 // ErrNoJob is why Pick chooses none where none was named, and none runs.

@@ -113,6 +113,10 @@ func TestPick(t *testing.T) {
 		job("train-1", 10, Agent, false), job("train-22", 11, Agent, false), job("eval", 12, Launcher, false),
 		job("eval", 13, Agent, true), job("eval", 14, Agent, true), dead,
 	}
+	// Node 1 of llama runs dlrover-run, whose job has the same name; a worker of that has started something else.
+	inner, deeper := job("llama", 32, Agent, false), job("data", 33, Agent, false)
+	inner.Answer.Muster.Within, deeper.Answer.Muster.Within = "/run/llama31", "/run/llama32"
+	nested := []Found{deeper, inner, job("llama", 30, Launcher, false), job("llama", 31, Agent, true)}
 	for _, c := range []struct {
 		found     []Found
 		name      string
@@ -130,6 +134,12 @@ func TestPick(t *testing.T) {
 		{all, "old", 0, 2, "its muster is dead", ""},
 		{all[2:], "", 12, 0, "", ""},
 		{all[3:4], "", 13, 0, "", ""}, // its launcher is on another machine
+		{nested, "", 30, 0, "", ""},
+		{nested, "llama", 30, 0, "", ""},
+		{nested, "32", 32, 0, "", ""},
+		{nested, "data", 33, 0, "", ""},
+		{append(nested[:4:4], all[0]), "", 0, 2, "there are 2 jobs here: llama (pid 30", "data"},
+		{nested[:2], "", 32, 0, "", ""}, // the node's own launcher is on another machine
 		{nil, "", 0, 2, "no job of yours runs here", ""},
 		{all[5:], "", 0, 2, "no job of yours runs here", ""},
 	} {

@@ -83,6 +83,8 @@ type Muster struct {
 	RunDir string `json:"runDir"`
 	// Meets is where the node meets the others of its job, as it was told; empty for one that is alone.
 	Meets string `json:"meets,omitempty"`
+	// Within is the run directory of the job whose worker has started it; empty for none.
+	Within string `json:"within,omitempty"`
 }
 
 // Beside reports whether both are nodes of one job, if they have one run id.

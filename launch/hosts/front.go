@@ -13,6 +13,7 @@ import (
 	"muster/internal/errhint"
 	"muster/launch"
 	"muster/launch/control"
+	"muster/launch/job"
 	"muster/launch/report"
 	"muster/launch/rundir"
 )
@@ -73,7 +74,7 @@ func openFront(c frontConfig) *front {
 	if err == nil {
 		err = c.Guard(f.dir.Path)
 	}
-	muster := control.Muster{Role: c.Role, PID: os.Getpid(), RunDir: f.dir.Path}
+	muster := control.Muster{Role: c.Role, PID: os.Getpid(), RunDir: f.dir.Path, Within: job.RunDirIn(c.Environ)}
 	if err == nil {
 		f.server, err = control.Serve(control.Config{Dir: f.dir.Path, Served: f, Log: c.Log, Muster: muster})
 	}

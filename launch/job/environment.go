@@ -42,6 +42,16 @@ func Stale(name string, ofPlatform bool) bool {
 // AgentMark is the variable by which the guardian knows what descends from an agent. Nothing takes it away.
 const AgentMark = "MUSTER_AGENT"
 
+// RunDirIn is the run directory of the job in one of whose workers an environment is, empty outside of any.
+func RunDirIn(environ []string) string {
+	for _, kv := range environ {
+		if dir, ok := strings.CutPrefix(kv, "MUSTER_RUN_DIR="); ok {
+			return dir
+		}
+	}
+	return ""
+}
+
 // torchNames are the variables that muster itself tells every worker, whatever it inherited and EnvRules.Set say.
 var torchNames = []string{
 	"LOCAL_RANK", "RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE",

@@ -281,19 +281,25 @@ func (j *aitrainingJob) plain() {
 
 // quorums make settings of who decides how a job without a launcher ends.
 func (j *aitrainingJob) quorums() {
-	success, ok := j.quorum(j.complete, func(g *aitjGroup) ending { return g.complete })
+	success, ok := j.quorum(j.complete, func(g *aitjGroup) ending { return g.complete }, "")
 	if !ok {
 		return
 	}
-	fail, ok := j.quorum(j.fail, func(g *aitjGroup) ending { return g.fail })
+	restarts := ""
+	if policy, _ := j.restarts(j.groups[0]); policy != "never" && policy != "on-node-fail" {
+		// The operator starts a pod anew before it asks how the job stands, and muster the other way round.
+		restarts = "any failure starts the nodes anew, and ends the job where restartPolicy or restartLimit allow no restart"
+	}
+	fail, ok := j.quorum(j.fail, func(g *aitjGroup) ending { return g.fail }, restarts)
 	if !ok {
 		return
 	}
 	j.value.quorum(success, fail)
 }
 
-// quorum is muster's word for a policy of the job over its groups: the groups with None do not count.
-func (j *aitrainingJob) quorum(of ending, policy func(*aitjGroup) ending) (string, bool) {
+// quorum is muster's word for a policy of the job over its groups: the groups with None do not count. Where anyWhy is not
+// empty it is any, for that reason.
+func (j *aitrainingJob) quorum(of ending, policy func(*aitjGroup) ending, anyWhy string) (string, bool) {
 	var counted []*aitjGroup
 	for _, g := range j.groups {
 		if policy(g).word != "None" {
@@ -321,9 +327,13 @@ func (j *aitrainingJob) quorum(of ending, policy func(*aitjGroup) ending) (strin
 			"muster knows policies of all nodes, of any, and of the first, and not %s of groups with %s", of.word, j.words(policy))
 		return "", false
 	}
-	of.note(Applied, "of all nodes: "+word)
+	state, as := Applied, "of all nodes: "+word
+	if anyWhy != "" && word != "any" {
+		state, word, as = Mapped, "any", anyWhy
+	}
+	of.note(state, as)
 	for _, g := range j.groups {
-		policy(g).note(Applied, "of all nodes: "+word)
+		policy(g).note(state, as)
 	}
 	return word, true
 }

@@ -60,6 +60,8 @@ func TestAITrainingJobRules(t *testing.T) {
 		},
 		{"priority: x", []string{any3 + ", restartPolicy: ExitCode, restartLimit: 0"}, "restart-policy exit-code, retryable-exit-codes >=128, max-restarts 0, success-policy all, fail-policy any"},
 		{"priority: x", []string{any3 + ", restartPolicy: Always"}, "restart-policy on-failure, max-restarts 1000000000, success-policy all, fail-policy any"},
+		{"failPolicy: Rank0", []string{any3 + ", failPolicy: Rank0, restartPolicy: OnFailure"}, "restart-policy on-failure, max-restarts 1000000000, success-policy all, fail-policy any"},
+		{"failPolicy: None", []string{any3 + ", restartPolicy: OnNodeFail"}, "restart-policy on-node-fail, max-restarts 1000000000, success-policy all, fail-policy none"},
 		{"priority: x", []string{"a: restartPolicy: OnNodeFail"}, "restart-policy never, success-policy all, fail-policy any"},
 		{
 			"priority: x",

@@ -214,7 +214,11 @@ func pytorchTrainingJob(v value) {
 		}
 	}
 	s.settle("Never", t9kRetried, "ExitCode")
-	v.quorum("rank0", "rank0")
+	fail := "rank0"
+	if s.policy.node != nil && s.policy.node.Value != "Never" {
+		fail = "any" // else a failure of another replica than the first would start nothing anew
+	}
+	v.quorum("rank0", fail)
 	f.beside = func(f *File, i int, at Places) []job.Var {
 		if torchrun {
 			return f.pet(i, at, false)

@@ -1,0 +1,395 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"muster/internal/testutil"
+	"muster/launch/report"
+)
+
+// scenarioKind is a kind of job file whose two workers run WORKER, and the words by which the kind says its rules.
+// docs/development.md has which test covers which scenario of which kind.
+type scenarioKind struct {
+	name, text string
+	// rules are what --set says in a scenario. A kind without an entry has no such rule. Launchers in files end their
+	// workers whatever is to be cleaned up.
+	rules map[string][]string
+}
+
+// Where the words of several kinds are the same.
+const (
+	oneRestart = "spec.runPolicy.backoffLimit=1"
+	deadline5  = "spec.runPolicy.activeDeadlineSeconds=5"
+)
+
+// scenarioKinds have a shell's script as their command. The launchers in the files are muster's.
+var scenarioKinds = []scenarioKind{
+	{
+		"PyTorchTrainingJob", `apiVersion: batch.tensorstack.dev/v1beta1
+kind: PyTorchTrainingJob
+metadata: {name: kinds}
+spec:
+  replicaSpecs:
+    - type: node
+      replicas: 2
+      template: {spec: {containers: [{name: python, command: [sh, WORKER]}]}}
+`, map[string][]string{
+			"limit":     {"spec.replicaSpecs[0].restartPolicy=OnFailure", oneRestart},
+			"exit code": {"spec.replicaSpecs[0].restartPolicy=ExitCode"},
+			"clean all": {"spec.runPolicy.cleanUpPolicy=All"}, "clean none": {"spec.runPolicy.cleanUpPolicy=None"},
+			"deadline": {deadline5},
+			"debug":    {"spec.runMode.debug={enable: true, replicaSpecs: [{type: node, command: [sh, DEBUG]}]}"},
+		},
+	},
+	{
+		"ColossalAIJob", `apiVersion: batch.tensorstack.dev/v1beta1
+kind: ColossalAIJob
+metadata: {name: kinds}
+spec:
+  worker:
+    replicas: 2
+    procPerWorker: 1
+    torchArgs: [--master_port, "PORT"]
+    command: [WORKER.py]
+    template: {spec: {containers: [{name: worker}]}}
+`, map[string][]string{
+			"clean all": {"spec.runPolicy.cleanUpWorkers=true"},
+			"deadline":  {deadline5},
+			"debug":     {"spec.runMode.debug={enabled: true, replicaSpecs: [{type: launcher, command: [sh, DEBUG]}]}"},
+		},
+	},
+	{
+		"AITrainingJob", `apiVersion: kongming.cce.baiudbce.com/v1
+kind: AITrainingJob
+metadata: {name: kinds}
+spec:
+  plugin: {ssh: [""], discovery: [""]}
+  replicaSpecs:
+    launcher:
+      replicaType: master
+      template:
+        spec:
+          containers:
+            - name: aitj-0
+              command: [horovodrun, -np, "2", --min-np, "2", --host-discovery-script, /etc/edl/discover_hosts.sh, sh, WORKER]
+    trainer:
+      replicas: 2
+      template: {spec: {containers: [{name: aitj-0, command: [/bin/bash, -c, /usr/sbin/sshd && sleep infinity]}]}}
+`, map[string][]string{
+			"limit": {"spec.replicaSpecs.trainer.restartPolicy=OnFailure", "spec.replicaSpecs.trainer.restartLimit=1"},
+			"exit code": {
+				"spec.replicaSpecs.trainer.restartLimit=5",
+				`spec.replicaSpecs.trainer.faultTolerantPolicy=[{exitCodes: "129,137", restartPolicy: ExitCode, restartScope: All}]`,
+			},
+			"clean all": {"spec.cleanPodPolicy=All"},
+			"deadline":  {"spec.timeLimit=5"},
+		},
+	},
+	{
+		"AITrainingJob without a launcher", `apiVersion: kongming.cce.baiudbce.com/v1
+kind: AITrainingJob
+metadata: {name: kinds}
+spec:
+  replicaSpecs:
+    trainer:
+      replicas: 2
+      template: {spec: {containers: [{name: aitj-0, command: [sh, WORKER]}]}}
+`, map[string][]string{
+			"limit": {"spec.replicaSpecs.trainer.restartPolicy=OnFailure", "spec.replicaSpecs.trainer.restartLimit=1"},
+			"exit code": {
+				"spec.replicaSpecs.trainer.restartLimit=5",
+				`spec.replicaSpecs.trainer.faultTolerantPolicy=[{exitCodes: "129,137", restartPolicy: ExitCode, restartScope: All}]`,
+			},
+			"node loss": {"spec.replicaSpecs.trainer.restartPolicy=OnNodeFail"},
+			"clean all": {"spec.cleanPodPolicy=All"}, "clean none": {"spec.cleanPodPolicy=None"},
+			"deadline": {"spec.timeLimit=5"},
+		},
+	},
+	{
+		"ElasticJob", `apiVersion: elastic.iml.github.io/v1alpha1
+kind: ElasticJob
+metadata: {name: kinds}
+spec:
+  replicaSpecs:
+    worker:
+      replicas: 2
+      restartCount: 0
+      template: {spec: {containers: [{name: main, command: [sh, WORKER]}]}}
+`, map[string][]string{
+			"limit":     {"spec.replicaSpecs.worker.restartCount=1"},
+			"node loss": {"spec.replicaSpecs.worker.restartCount=1"},
+		},
+	},
+	{
+		"PyTorchJob", `apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {name: kinds}
+spec:
+  pytorchReplicaSpecs:
+    Master: &replica {restartPolicy: Never, template: {spec: {containers: [{name: pytorch, command: [sh, WORKER]}]}}}
+    Worker: *replica
+`, map[string][]string{
+			"limit": {
+				"spec.pytorchReplicaSpecs.Master.restartPolicy=OnFailure", "spec.pytorchReplicaSpecs.Worker.restartPolicy=OnFailure",
+				oneRestart,
+			},
+			"exit code": {
+				"spec.pytorchReplicaSpecs.Master.restartPolicy=ExitCode", "spec.pytorchReplicaSpecs.Worker.restartPolicy=ExitCode",
+			},
+			"node loss": {
+				"spec.pytorchReplicaSpecs={Worker: {replicas: 2, restartPolicy: OnFailure, template: {spec: {containers: [" +
+					"{name: pytorch, command: [torchrun, --no-python, sh, WORKER]}]}}}}", "spec.elasticPolicy={minReplicas: 1, maxReplicas: 2}",
+				`spec.nprocPerNode="1"`,
+			},
+			"clean all": {"spec.runPolicy.cleanPodPolicy=All"}, "clean none": {"spec.runPolicy.cleanPodPolicy=None"},
+			"deadline": {deadline5},
+		},
+	},
+	{
+		"MPIJob", `apiVersion: kubeflow.org/v2beta1
+kind: MPIJob
+metadata: {name: kinds}
+spec:
+  mpiReplicaSpecs:
+    Launcher: {restartPolicy: Never, template: {spec: {containers: [{name: mpi, command: [mpirun, -np, "2", sh, WORKER]}]}}}
+    Worker: {replicas: 2, template: {spec: {containers: [{name: mpi}]}}}
+`, map[string][]string{
+			"limit":     {"spec.mpiReplicaSpecs.Launcher.restartPolicy=OnFailure", oneRestart},
+			"clean all": {"spec.runPolicy.cleanPodPolicy=All"},
+			"deadline":  {deadline5},
+		},
+	},
+	{
+		"TrainJob", `apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata: {name: kinds}
+spec:
+  runtimeRef: {name: torch-distributed}
+  trainer: {numNodes: 2, command: [torchrun, --no-python, sh, WORKER]}
+`, nil,
+	},
+	{
+		"JobSet", `apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata: {name: kinds}
+spec:
+  failurePolicy: {maxRestarts: 0}
+  replicatedJobs:
+    - name: workers
+      template:
+        spec:
+          parallelism: 2
+          completions: 2
+          completionMode: Indexed
+          template: {spec: {containers: [{command: [sh, WORKER]}]}}
+`, map[string][]string{
+			"limit": {"spec.failurePolicy.maxRestarts=1"},
+			"exit code": {
+				"spec.failurePolicy.maxRestarts=5",
+				"spec.replicatedJobs[0].template.spec.podFailurePolicy.rules=" +
+					"[{action: FailJob, onExitCodes: {operator: In, values: [7]}}]",
+			},
+			"deadline": {"spec.replicatedJobs[0].template.spec.activeDeadlineSeconds=5"},
+		},
+	},
+	{
+		"Job", `apiVersion: batch/v1
+kind: Job
+metadata: {name: kinds}
+spec:
+  parallelism: 2
+  completions: 2
+  completionMode: Indexed
+  backoffLimit: 0
+  template: {spec: {restartPolicy: Never, containers: [{command: [sh, WORKER]}]}}
+`, map[string][]string{
+			"limit": {"spec.backoffLimit=1"}, "node loss": {"spec.backoffLimit=1"},
+			"exit code": {
+				"spec.backoffLimit=5",
+				"spec.podFailurePolicy.rules=[{action: FailJob, onExitCodes: {operator: In, values: [7]}}]",
+			},
+			"deadline": {"spec.activeDeadlineSeconds=5"},
+		},
+	},
+}
+
+// scenarioWorker counts the starts of its rank by files, waits until both ranks have started so often, and does what
+// the scenario says.
+const scenarioWorker = `cd '%s'
+r=${HOROVOD_RANK:-${OMPI_COMM_WORLD_RANK:-$RANK}}
+k=0
+while [ -e $r.$k ]; do k=$((k+1)); done
+: >$r.$k
+until [ -e 0.$k -a -e 1.$k ]; do sleep 0.1; done
+%s
+`
+
+// scenario is what happens to a job.
+type scenario struct {
+	name   string
+	worker string // what it does in its start number $k, as rank $r
+	status int
+	starts int // of each rank
+	// steer does something with the job that runs; dir is the workers' own.
+	steer func(t *testing.T, j *testJob, dir string)
+	left  string // a file that the workers leave
+	// ruled says that a kind has it only by its rules, soak that it is tried by make soak alone.
+	ruled, soak bool
+}
+
+var scenarios = []scenario{
+	{name: "basic", worker: "exit 0", starts: 1},
+	{name: "debug", worker: "exit 0", steer: debugged, status: 143},
+	{name: "pause", worker: "until [ $k = 1 -a -e end ]; do sleep 0.2; done", starts: 2, steer: pausedAndResumed},
+	{name: "limit", worker: "[ $r = 0 ] || exit 9; sleep 1000", status: 9, starts: 2, ruled: true},
+	{name: "exit code", worker: "[ $r = 0 ] || { [ $k = 1 ] && exit 7; exit 137; }; sleep 1000", status: 7, starts: 2, ruled: true},
+	{name: "deadline", worker: "sleep 1000", status: 124, starts: 1, ruled: true, soak: true},
+	{
+		name: "node loss", worker: "until [ $k = 1 -a -e end ]; do sleep 0.2; done", starts: 2, ruled: true,
+		steer: func(t *testing.T, j *testJob, dir string) {
+			t.Helper()
+			startAgain(t, dir, func() {
+				steering(t, j.runtimeDir, "kill-node", "1").expect(t, 0, "kills itself")
+			})
+		},
+	},
+	{name: "clean all", worker: "[ $r = 1 ] || exit 9; sleep 1000", status: 9, starts: 1, ruled: true},
+	{
+		name: "clean none", worker: "[ $r = 1 ] || { : >gone; exit 9; }; until [ -e gone ]; do sleep 0.1; done; sleep 3; : >ended",
+		status: 9, starts: 1, ruled: true, soak: true,
+		left: "ended", // by the worker that was left, which was waited for
+	},
+}
+
+// debugged finds the job's debug command in the workers' places, and stops it.
+func debugged(t *testing.T, j *testJob, dir string) {
+	t.Helper()
+	testutil.Eventually(t, time.Minute, "the debug command runs", func() bool {
+		_, err := os.Stat(filepath.Join(dir, "debugged"))
+		return err == nil
+	})
+	steering(t, j.runtimeDir, "stop").expect(t, 0)
+}
+
+// startAgain has something done that both workers start again for, and lets those end.
+func startAgain(t *testing.T, dir string, do func()) {
+	t.Helper()
+	started := func(k int) {
+		t.Helper()
+		testutil.Eventually(t, time.Minute, fmt.Sprintf("both workers have started %d times", k+1), func() bool {
+			return len(startsIn(t, dir)[k]) == 2
+		})
+	}
+	started(0)
+	do()
+	started(1)
+	if err := os.WriteFile(filepath.Join(dir, "end"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// pausedAndResumed pauses a job, whose workers end, and resumes it.
+func pausedAndResumed(t *testing.T, j *testJob, dir string) {
+	t.Helper()
+	startAgain(t, dir, func() {
+		steering(t, j.runtimeDir, "pause").expect(t, 0, "muster resume")
+		untilPhase(t, j.runtimeDir, report.PhasePaused)
+		if left := processes(t, filepath.Join(dir, "worker")); len(left) > 0 {
+			t.Errorf("workers run while the job is paused: %d", left)
+		}
+		steering(t, j.runtimeDir, "resume").expect(t, 0)
+	})
+}
+
+// startsIn are the ranks that have started so often.
+func startsIn(t *testing.T, dir string) map[int][]string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(dir, "[0-9].[0-9]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	starts := map[int][]string{}
+	for _, name := range found {
+		k := int(name[len(name)-1] - '0')
+		starts[k] = append(starts[k], filepath.Base(name))
+	}
+	return starts
+}
+
+// TestJobFileScenarios has the same happen to jobs of all kinds, whose files say the rules in their own words.
+func TestJobFileScenarios(t *testing.T) {
+	for _, k := range scenarioKinds {
+		for _, s := range scenarios {
+			rules, has := k.rules[s.name]
+			if s.ruled && !has || s.soak && !soakMode() {
+				continue
+			}
+			t.Run(k.name+" "+s.name, func(t *testing.T) {
+				t.Parallel()
+				dir := t.TempDir()
+				worker := filepath.Join(dir, "worker")
+				for name, text := range map[string]string{
+					"worker":    fmt.Sprintf(scenarioWorker, dir, s.worker),
+					"worker.py": fmt.Sprintf("import os\nos.execvp('sh', ['sh', %q])\n", worker),
+					"debug":     fmt.Sprintf(": >'%s'/debugged; exec sleep 1000\n", dir),
+				} {
+					if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+						t.Fatal(err)
+					}
+				}
+				put := strings.NewReplacer("WORKER", worker, "DEBUG", filepath.Join(dir, "debug"), "PORT", freePort(t)).Replace
+				args := []string{"run", "-f", writeJob(t, put(k.text)), "--grace", "5s"}
+				if s.name == "debug" && rules == nil {
+					args = append(args, put("--debug-mode=sh DEBUG"))
+				}
+				for _, r := range rules {
+					args = append(args, "--set", put(r))
+				}
+				j := start(t, nil, args...)
+				if s.steer != nil {
+					s.steer(t, j, dir)
+				}
+				got := j.wait()
+				starts := startsIn(t, dir)
+				if got.status != s.status || len(starts) != s.starts || slices.ContainsFunc(slices.Collect(maps.Values(starts)),
+					func(ranks []string) bool { return len(ranks) != 2 }) {
+					t.Errorf("status %d, want %d, and %d starts of both ranks: %v\n%s%s", got.status, s.status, s.starts, starts,
+						got.stdout, got.stderr)
+				}
+				if _, err := os.Stat(filepath.Join(dir, s.left)); err != nil {
+					t.Errorf("workers have not left a file: %v\n%s%s", err, got.stdout, got.stderr)
+				}
+				if left := processes(t, worker); len(left) > 0 {
+					t.Errorf("left: %d", left)
+				}
+			})
+		}
+	}
+}
+
+// TestJobFileGang starts nothing where a node is missing, for as long as the file's PodGroup says, and names it.
+func TestJobFileGang(t *testing.T) {
+	t.Parallel()
+	j := newHostsJob(t, 2)
+	mark := filepath.Join(j.out, "started")
+	i := slices.IndexFunc(scenarioKinds, func(k scenarioKind) bool { return k.name == "ElasticJob" })
+	file := writeJob(t, strings.Replace(scenarioKinds[i].text, "[sh, WORKER]", "[touch, "+mark+"]", 1)+`---
+apiVersion: scheduling.sigs.k8s.io/v1alpha1
+kind: PodGroup
+metadata: {name: kinds}
+spec: {minMember: 3, scheduleTimeoutSeconds: 5}
+`)
+	r := j.start("run", "-f", file, "--set", "spec.replicaSpecs.worker.replicas=3", "--hosts", j.names()+",nowhere")
+	j.ends(r, 75, "nowhere")
+	if _, err := os.Stat(mark); err == nil {
+		t.Error("a worker has started without all nodes")
+	}
+	j.clean(time.Minute)
+}
