@@ -18,7 +18,7 @@ import (
 	"muster/launch/report"
 )
 
-// hangWay is a way in which testdata/hang.py hangs, and what is said of it.
+// hangWay is a way in which test/testdata/hang.py hangs, and what is said of it.
 type hangWay struct {
 	way  string
 	kind diagnose.Kind
@@ -159,7 +159,7 @@ func hangsInTurn(t *testing.T, ways []hangWay, ranks, odd, more int) {
 		}
 	}
 	j := start(t, nil, "run", "-n", strconv.Itoa(ranks), "--run-id", "hangs", "--grace", "1s", "--stacks", "on", "--warm", "torch", "--",
-		python, "testdata/hang.py", strings.Join(names, ","), ready, strconv.Itoa(odd))
+		python, testScript(t, "hang.py"), strings.Join(names, ","), ready, strconv.Itoa(odd))
 	holder := (odd + 1) % ranks
 	fill := strings.NewReplacer("ODD", strconv.Itoa(odd), "HOLDER", strconv.Itoa(holder))
 	for i, w := range ways {
@@ -289,7 +289,7 @@ func TestSoakHangRestarts(t *testing.T) {
 				w.prepare(t, ready)
 			}
 			j := start(t, nil, "run", "-n", "3", "--run-id", "again-"+w.way, "--grace", "1s", "--ckpt", "on", "--hang-timeout", "8s",
-				"--on-hang", "dump,restart", "--max-restarts", "1", "--", python, "testdata/hang.py", w.way, ready)
+				"--on-hang", "dump,restart", "--max-restarts", "1", "--", python, testScript(t, "hang.py"), w.way, ready)
 			meets(t, ready, 0)
 			if err := os.WriteFile(ready+".again", nil, 0o600); err != nil {
 				t.Fatal(err)

@@ -27,7 +27,7 @@ func hanging(t *testing.T, ways string, ranks int, flags ...string) (j *testJob,
 	ready = filepath.Join(t.TempDir(), "ready")
 	name, _, _ := strings.Cut(ways, ",")
 	args := append([]string{"run", "-n", fmt.Sprint(ranks), "--run-id", "hang-" + name, "--grace", "1s"}, flags...)
-	j = start(t, nil, append(args, "--", python, "testdata/hang.py", ways, ready)...)
+	j = start(t, nil, append(args, "--", python, testScript(t, "hang.py"), ways, ready)...)
 	meets(t, ready, 0)
 	return j, ready
 }
