@@ -144,9 +144,7 @@ spec:
 				"spec.pytorchReplicaSpecs.Master.restartPolicy=ExitCode", "spec.pytorchReplicaSpecs.Worker.restartPolicy=ExitCode",
 			},
 			"node loss": {
-				"spec.pytorchReplicaSpecs={Worker: {replicas: 2, restartPolicy: OnFailure, template: {spec: {containers: [" +
-					"{name: pytorch, command: [torchrun, --no-python, sh, WORKER]}]}}}}", "spec.elasticPolicy={minReplicas: 1, maxReplicas: 2}",
-				`spec.nprocPerNode="1"`,
+				"spec.pytorchReplicaSpecs.Master.restartPolicy=OnFailure", "spec.pytorchReplicaSpecs.Worker.restartPolicy=OnFailure",
 			},
 			"clean all": {"spec.runPolicy.cleanPodPolicy=All"}, "clean none": {"spec.runPolicy.cleanPodPolicy=None"},
 			"deadline": {deadline5},
@@ -376,6 +374,9 @@ func TestJobFileScenarios(t *testing.T) {
 
 // TestJobFileGang starts nothing where a node is missing, for as long as the file's PodGroup says, and names it.
 func TestJobFileGang(t *testing.T) {
+	if !soakMode() {
+		t.Skip("MUSTER_SOAK=1 runs it: a host that is missing is waited for for a minute")
+	}
 	t.Parallel()
 	j := newHostsJob(t, 2)
 	mark := filepath.Join(j.out, "started")

@@ -222,7 +222,7 @@ func (r *reader) podGroup(d *yaml.Node) {
 			n, ok := m.count(1)
 			switch {
 			case !ok:
-			case n > len(r.file.Pods):
+			case n > len(r.file.Pods) && len(r.file.Pods) > 0: // else something is said about them
 				m.fail("%d nodes would be waited for, and the job has %d", n, len(r.file.Pods))
 			default:
 				m.note(Mapped, "no worker starts before all nodes of the job are there")
