@@ -71,12 +71,10 @@ func (a *Agent) followLife(ctx context.Context, w *lifeWatch, timeout time.Durat
 		}
 		now := time.Now()
 		if workers := a.Steering.workersRunning(); l == nil || !slices.Equal(workers, l.workers) {
-			l.close()
-			l = newLives(workers, now) // one that was started anew lives
+			l = newLives(workers, l, now) // one that was started anew lives
 			a.learner.anew()
 		} else if now.Sub(waited) > 4*w.every { // we were stopped, and they probably, too
-			l.close()
-			l = newLives(workers, now)
+			l = newLives(workers, l, now)
 			w.forget()
 		}
 		n := lifeNote{Workers: len(l.workers)}

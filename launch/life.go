@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"slices"
 	"time"
 
 	"muster/internal/proc"
@@ -42,11 +43,21 @@ type lives struct {
 	told  []progress.Reading
 }
 
-func newLives(workers []*worker, now time.Time) *lives {
+// newLives has workers alive now. What is known from before of how those that go on get somewhere stays known.
+func newLives(workers []*worker, before *lives, now time.Time) *lives {
 	l := &lives{workers: workers, of: make([]life, len(workers)), looked: now}
-	for i := range l.of {
-		l.of[i].last, l.of[i].any, l.of[i].ran, l.of[i].shown = now, now, now, now
+	for i, w := range workers {
+		o := &l.of[i]
+		o.last, o.any, o.ran, o.shown = now, now, now, now
+		if before == nil {
+			continue
+		}
+		if at := slices.Index(before.workers, w); at >= 0 {
+			o.spin, before.of[at].spin = before.of[at].spin, spin{}
+			o.spin.anew(now)
+		}
 	}
+	before.close()
 	return l
 }
 
@@ -78,7 +89,13 @@ func (a *Agent) silence(l *lives, now time.Time) (silent, quiet time.Duration) {
 	for i, w := range l.workers {
 		pids[i] = w.proc.PID()
 	}
-	used, err := proc.UsageOf(pids)
+	read := slices.Clone(pids)
+	for i := range l.of {
+		if m := l.of[i].spin.marked; m != nil {
+			read = append(read, m.PID)
+		}
+	}
+	used, err := proc.UsageOf(read)
 	if err != nil {
 		a.Log.Debug().Err(err).Msg("signs of life of the workers cannot be read")
 		return 0, 0
@@ -108,7 +125,7 @@ func (a *Agent) silence(l *lives, now time.Time) (silent, quiet time.Duration) {
 		if disk := proc.DiskOf(pids[i]); disk != o.disk {
 			o.shown, o.disk = now, disk
 		}
-		o.run(pids[i], used[pids[i]].CPU, livingCPU*float64(since), now)
+		o.run(pids[i], used, livingCPU*float64(since), now)
 		if o.spin.counted.After(o.shown) {
 			o.shown = o.spin.counted
 		}
@@ -133,11 +150,11 @@ func (a *Agent) silence(l *lives, now time.Time) (silent, quiet time.Duration) {
 	return max(silent, 0), max(quiet, 0)
 }
 
-// run takes in how much CPU time a worker has used so far, of which so much is a sign of life.
-func (o *life) run(pid int, cpu time.Duration, sign float64, now time.Time) {
+// run takes in how much CPU time a worker has used so far, by what was read of all at one moment. So much more of it is a sign of life.
+func (o *life) run(pid int, read map[int]proc.Usage, sign float64, now time.Time) {
+	used, own := read[pid].CPU-o.cpu, o.spin.used(read)
+	o.cpu, o.spins = read[pid].CPU, 0
 	o.spin.look(pid, now)
-	used, own := cpu-o.cpu, o.spin.used()
-	o.cpu, o.spins = cpu, 0
 	if float64(used) < sign {
 		return
 	}

@@ -52,8 +52,14 @@ func (s *spin) look(worker int, now time.Time) {
 	if m, told := s.marked.Read(); told && m.Answers != s.marks.Answers {
 		s.take(m, now)
 	}
-	s.marked.Ask()
+	if !s.marked.Ask() {
+		s.close()
+		*s = spin{asked: s.asked} // another one may come in its place
+	}
 }
+
+// anew has the time before now count no more: nobody was looked at.
+func (s *spin) anew(now time.Time) { s.moved, s.counted = now, now }
 
 // take takes in marks.
 func (s *spin) take(m gather.Marks, now time.Time) {
@@ -72,14 +78,17 @@ func (s *spin) take(m gather.Marks, now time.Time) {
 	}
 }
 
-// used is how much CPU time the process that has the marks has used since this was called last.
-func (s *spin) used() time.Duration {
+// used is how much CPU time the process that has the marks has used since this was called last, by what was read of it now.
+func (s *spin) used(read map[int]proc.Usage) time.Duration {
 	if s.marked == nil {
 		return 0
 	}
-	cpu := proc.CPUOf(s.marked.PID)
-	used := cpu - s.own
-	s.own = cpu
+	u, is := read[s.marked.PID]
+	if !is { // it was found, or ended, after that
+		return 0
+	}
+	used := u.Own - s.own
+	s.own = u.Own
 	return used
 }
 

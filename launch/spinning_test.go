@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"muster/internal/proc"
 	"muster/launch/evidence/gather"
 )
 
@@ -61,5 +62,44 @@ func TestSpin(t *testing.T) {
 		if idle != (c.idle > 0) || idle && now.Sub(since) != c.idle {
 			t.Errorf("%s: %v, since %v", name, idle, now.Sub(since))
 		}
+	}
+}
+
+// What other processes of a worker do is a sign of life; what the one does that gets nowhere is none.
+func TestSpinOthers(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	o := life{spin: spin{
+		marked: &gather.Marked{PID: 8}, marks: gather.Marks{Device: true}, moves: marksWarm, longest: time.Second, moved: now.Add(-time.Minute),
+	}}
+	for i, c := range []struct {
+		cpu, own time.Duration
+		spins    bool
+	}{{10, 9, false}, {11, 10, true}, {13, 11, false}, {14, 12, true}, {14, 12, false}} {
+		now = now.Add(time.Second)
+		o.spin.asked, o.spin.answered = now, now
+		read := map[int]proc.Usage{7: {CPU: c.cpu * time.Second, Own: time.Second}, 8: {Own: c.own * time.Second}}
+		if o.run(7, read, float64(proc.Tick), now); (o.spins > 0) != c.spins {
+			t.Errorf("look %d: it gets nowhere for %v", i, o.spins)
+		}
+	}
+}
+
+// Where the workers of a node change, or muster was stopped, it stays known of those that go on how they get somewhere, but for when.
+func TestSpinStaysKnown(t *testing.T) {
+	t.Parallel()
+	began := time.Now()
+	workers := []*worker{{}, {}, {}}
+	before := newLives(workers[:2], nil, began)
+	for i := range before.of {
+		before.of[i].spin = spin{moves: i + 8, longest: time.Second, moved: began, counted: began}
+	}
+	now := began.Add(time.Hour)
+	l := newLives(workers[1:], before, now)
+	if s := l.of[0].spin; s.moves != 9 || s.longest != time.Second || s.moved != now || s.counted != now {
+		t.Errorf("%+v", s)
+	}
+	if s := l.of[1].spin; s.moves != 0 {
+		t.Errorf("another worker: %+v", s)
 	}
 }

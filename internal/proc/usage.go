@@ -10,6 +10,8 @@ import (
 type Usage struct {
 	// CPU is the time on processors so far, that of descendants included that have ended and were waited for.
 	CPU time.Duration
+	// Own is that of the process alone.
+	Own time.Duration
 	// Resident is memory in bytes; what several of them share is counted for each.
 	Resident int64
 }
@@ -29,7 +31,7 @@ func UsageOf(pids []int) (map[int]Usage, error) {
 		if len(family) == 0 {
 			continue
 		}
-		var u Usage
+		u := Usage{Own: time.Duration(family[0].own) * Tick}
 		for _, p := range family {
 			u.CPU += time.Duration(p.ticks) * Tick
 			u.Resident += p.pages * page
@@ -37,15 +39,6 @@ func UsageOf(pids []int) (map[int]Usage, error) {
 		used[pid] = u
 	}
 	return used, nil
-}
-
-// CPUOf is the time that a process alone has spent on processors, 0 where it is gone.
-func CPUOf(pid int) time.Duration {
-	p, err := statOf(pid)
-	if err != nil {
-		return 0
-	}
-	return time.Duration(p.own) * Tick
 }
 
 // sessions are the members of each session, by its leader.

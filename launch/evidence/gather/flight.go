@@ -3,9 +3,6 @@ package gather
 import (
 	"context"
 	"encoding/binary"
-	"os"
-
-	"golang.org/x/sys/unix"
 
 	"muster/internal/python"
 	"muster/launch/evidence/flight"
@@ -16,12 +13,11 @@ func (l *look) askRecorder() {
 	if l.recorder == nil || l.to.NoStacks == "it is stopped" || l.recorder.Truncate(0) != nil {
 		return
 	}
-	pipe, err := os.OpenFile(l.path("fd/"+l.pipe), os.O_WRONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
+	pipe := l.openPipe(l.pipe)
+	if pipe == nil {
 		return
 	}
-	_, err = pipe.Write([]byte{python.AskFlight})
-	l.told = err == nil
+	l.told = put(pipe, python.AskFlight) == nil
 	_ = pipe.Close()
 }
 

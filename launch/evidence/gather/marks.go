@@ -2,6 +2,7 @@ package gather
 
 import (
 	"encoding/binary"
+	"errors"
 	"os"
 	"strconv"
 	"strings"
@@ -27,9 +28,9 @@ type Marks struct {
 
 // Marked is a process that tells its marks when it is asked.
 type Marked struct {
-	PID   int
-	pipe  string // the number of the descriptor by which it is asked
-	marks *os.File
+	PID int
+	// pipe is what it is asked by. It is held: by its number later a file of another program might be found.
+	pipe, marks *os.File
 }
 
 // FindMarked returns the process of a worker that tells its marks, nil for none: the worker itself or, with deep, a descendant of it.
@@ -65,27 +66,52 @@ func marked(l *look) *Marked {
 		if err != nil || !is {
 			continue
 		}
-		pipe = strings.TrimSuffix(pipe, " (deleted)")
-		if _, err := strconv.Atoi(pipe); err != nil {
+		to := l.openPipe(strings.TrimSuffix(pipe, " (deleted)"))
+		if to == nil {
 			return nil
 		}
 		f, err := os.Open(l.path("fd/" + name))
 		if err != nil {
+			_ = to.Close()
 			return nil
 		}
-		return &Marked{PID: l.PID, pipe: pipe, marks: f}
+		return &Marked{PID: l.PID, pipe: to, marks: f}
 	}
 	return nil
 }
 
-// Ask has the process tell its marks, some time later. It waits for nothing.
-func (m *Marked) Ask() {
-	pipe, err := os.OpenFile("/proc/"+strconv.Itoa(m.PID)+"/fd/"+m.pipe, os.O_WRONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return // it has ended
+// openPipe opens the pipe at a descriptor of the process for writing, nil where it is none.
+func (l *look) openPipe(number string) *os.File {
+	if _, err := strconv.Atoi(number); err != nil {
+		return nil
 	}
-	_, _ = pipe.Write([]byte{python.AskMarks}) // a full pipe: it was asked often enough
-	_ = pipe.Close()
+	if link, err := os.Readlink(l.path("fd/" + number)); err != nil || !strings.HasPrefix(link, "pipe:[") {
+		return nil
+	}
+	pipe, err := os.OpenFile(l.path("fd/"+number), os.O_WRONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil
+	}
+	return pipe
+}
+
+// put writes a byte into a pipe, or fails at once: File.Write waits for room, also where it may not block.
+func put(pipe *os.File, what byte) error {
+	c, err := pipe.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var wrote error
+	err = c.Write(func(fd uintptr) bool {
+		_, wrote = unix.Write(int(fd), []byte{what})
+		return true
+	})
+	return errors.Join(err, wrote)
+}
+
+// Ask has the process tell its marks, some time later. It waits for nothing, and reports false where the process has ended.
+func (m *Marked) Ask() bool {
+	return !errors.Is(put(m.pipe, python.AskMarks), unix.EPIPE) // a full pipe: it was asked often enough
 }
 
 // Read returns what the process has told last; false for nothing yet.
@@ -101,4 +127,4 @@ func (m *Marked) Read() (Marks, bool) {
 }
 
 // Close lets go of the process.
-func (m *Marked) Close() { _ = m.marks.Close() }
+func (m *Marked) Close() { _, _ = m.pipe.Close(), m.marks.Close() }
