@@ -70,7 +70,8 @@ func TestSpinOthers(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	o := life{spin: spin{
-		marked: &gather.Marked{PID: 8}, marks: gather.Marks{Device: true}, moves: marksWarm, longest: time.Second, moved: now.Add(-time.Minute),
+		marked: &gather.Marked{PID: 8}, marks: gather.Marks{Device: true}, moves: marksWarm, longest: time.Second,
+		moved: now.Add(-time.Minute),
 	}}
 	for i, c := range []struct {
 		cpu, own time.Duration

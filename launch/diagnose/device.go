@@ -31,9 +31,16 @@ func waitsForDevice(a *activity, main *evidence.Process) {
 	if where != "" {
 		a.does += " " + where
 	}
-	if a.rank.Spins > 0 {
-		a.does += fmt.Sprintf("; for %.0f s it has begun no collective and taken no memory of the device", a.rank.Spins)
+}
+
+// standsStill is the line of evidence of how long a rank has got nowhere. It is none of what the rank does: ranks that do the same are told of
+// together.
+func standsStill(r *evidence.Rank) []string {
+	if r.Spins == 0 {
+		return nil
 	}
+	return []string{fmt.Sprintf("rank %d: for %.0f s it has begun no collective, taken no memory of its device, and stood where it stands",
+		r.Rank, r.Spins)}
 }
 
 // synchronizes reports whether the main thread of a process is at a line that waits for a device.

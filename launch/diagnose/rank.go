@@ -89,7 +89,7 @@ func look(r *evidence.Rank) activity {
 	if a.kind == FileLock {
 		a.holder = main.Locks[0].Holder
 	}
-	a.shows = shows(r.Rank, main)
+	a.shows = append(shows(r.Rank, main), standsStill(r)...)
 	switch {
 	case a.kind == Collective || a.kind == Stopped || a.kind == Starved || a.kind == Memory:
 	case loads(main):

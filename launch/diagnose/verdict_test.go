@@ -152,7 +152,7 @@ func TestVerdict(t *testing.T) {
 			Device,
 			[]int{1},
 			[]int{0},
-			[]string{"it waits for its device at train.py:7 in train (loss.item()); for 40 s it has begun no collective"},
+			[]string{"it waits for its device at train.py:7 in train (loss.item()); rank 0"},
 		},
 		"by one look": {
 			[]evidence.Rank{rank(0, in(reduce)), rank(1, uses(1), at("", user), device)},
@@ -165,11 +165,11 @@ func TestVerdict(t *testing.T) {
 			[]evidence.Rank{rank(0, in(reduce)), rank(1, uses(1), at("", elsew), device)}, Runs, []int{1}, []int{0}, []string{"it computes"},
 		},
 		"devices of which nothing more is known": {
-			[]evidence.Rank{rank(0, uses(1), at("", user), spins(40)), rank(1, uses(1), at("", user), spins(40))},
+			[]evidence.Rank{rank(0, uses(1), at("", user), spins(40)), rank(1, uses(1), at("", user), spins(52))},
 			Device,
 			nil,
 			[]int{0, 1},
-			[]string{"which of their devices holds up the others cannot be told"},
+			[]string{"ranks 0-1: each waits for its device at train.py:7 in train (loss.item()); which of their devices holds up the others cannot be told"},
 		},
 		"native code with the lock": {
 			[]evidence.Rank{rank(0, in(reduce)), rank(1, uses(0.97), at("", elsew), at("", user),
@@ -359,6 +359,10 @@ func TestVerdict(t *testing.T) {
 				}
 			}
 		})
+	}
+	v := Of([]evidence.Node{{Ranks: []evidence.Rank{rank(3, uses(1), at("", user), spins(40))}}}, nil)
+	if text := strings.Join(v.Evidence, "\n"); !strings.Contains(text, "\nrank 3: for 40 s it has begun no collective") {
+		t.Error(text)
 	}
 	if v := Of(nil, []string{"a", "b"}); !strings.HasSuffix(v.Sentence, "the nodes a and b could not be looked at, and may be the reason") {
 		t.Errorf("%s", v.Sentence)
