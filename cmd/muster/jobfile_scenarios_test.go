@@ -234,7 +234,7 @@ type scenario struct {
 	name   string
 	worker string // what it does in its start number $k, as rank $r
 	status int
-	starts int // of each rank
+	starts int // of each rank; -1: steer has seen to it, and on a busy machine there may be more
 	// steer does something with the job that runs; dir is the workers' own.
 	steer func(t *testing.T, j *testJob, dir string)
 	left  string // a file that the workers leave
@@ -250,7 +250,7 @@ var scenarios = []scenario{
 	{name: "exit code", worker: "[ $r = 0 ] || { [ $k = 1 ] && exit 7; exit 137; }; sleep 1000", status: 7, starts: 2, ruled: true},
 	{name: "deadline", worker: "sleep 1000", status: 124, starts: 1, ruled: true, soak: true},
 	{
-		name: "node loss", worker: "until [ $k = 1 -a -e end ]; do sleep 0.2; done", starts: 2, ruled: true,
+		name: "node loss", worker: "until [ $k != 0 -a -e end ]; do sleep 0.2; done", starts: -1, ruled: true,
 		steer: func(t *testing.T, j *testJob, dir string) {
 			t.Helper()
 			startAgain(t, dir, func() {
@@ -356,8 +356,9 @@ func TestJobFileScenarios(t *testing.T) {
 				}
 				got := j.wait()
 				starts := startsIn(t, dir)
-				if got.status != s.status || len(starts) != s.starts || slices.ContainsFunc(slices.Collect(maps.Values(starts)),
-					func(ranks []string) bool { return len(ranks) != 2 }) {
+				alone := func(ranks []string) bool { return len(ranks) != 2 }
+				if got.status != s.status || s.starts >= 0 && (len(starts) != s.starts ||
+					slices.ContainsFunc(slices.Collect(maps.Values(starts)), alone)) {
 					t.Errorf("status %d, want %d, and %d starts of both ranks: %v\n%s%s", got.status, s.status, s.starts, starts,
 						got.stdout, got.stderr)
 				}

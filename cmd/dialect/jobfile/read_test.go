@@ -134,6 +134,10 @@ func TestReadRefuses(t *testing.T) {
 			"job.yaml:8:7: spec.pytorchReplicaSpecs.Worker: replicas stands there twice, first in line 7",
 		},
 		{
+			"twice in the document", "apiVersion: batch/v1\nkind: Job\nkind: Job\nmetadata: {name: j}\n",
+			"job.yaml:3:1: the document: kind stands there twice, first in line 2",
+		},
+		{
 			"another value", pytorch + "      restartPolicy: OnFailur\n      " + pod,
 			`job.yaml:8:22: spec.pytorchReplicaSpecs.Worker.restartPolicy: unknown value "OnFailur": did you mean OnFailure?`,
 		},

@@ -92,12 +92,16 @@ func (v value) object(known fields) {
 			field.note(Unknown, "nobody knows the field: it is passed over")
 			return
 		}
-		where := v.path
-		if where == "" {
-			where = "the document"
-		}
-		v.r.add(fmt.Errorf("%s: %s: %s", v.r.at(key, true), where, problem))
+		v.r.add(fmt.Errorf("%s: %s: %s", v.r.at(key, true), v.where(), problem))
 	})
+}
+
+// where names a map for people.
+func (v value) where() string {
+	if v.path == "" {
+		return "the document"
+	}
+	return v.path
 }
 
 // each reads a map with any keys.
@@ -107,7 +111,7 @@ func (v value) each(read func(key *yaml.Node, field value)) {
 		return
 	}
 	list := pairs(v.node, func(again, first *yaml.Node) {
-		v.r.add(fmt.Errorf("%s: %s: %s stands there twice, first in line %d", v.r.at(again, true), v.path, again.Value, first.Line))
+		v.r.add(fmt.Errorf("%s: %s: %s stands there twice, first in line %d", v.r.at(again, true), v.where(), again.Value, first.Line))
 	})
 	for _, p := range list {
 		path := p.key.Value
