@@ -23,6 +23,7 @@ import (
 	"muster/launch/output"
 	"muster/launch/plan"
 	"muster/launch/policy"
+	"muster/launch/rankmonitor"
 	"muster/launch/report"
 	"muster/launch/warm"
 	"muster/rendezvous"
@@ -94,6 +95,8 @@ type Agent struct {
 	status   *report.StatusFile
 	events   *report.Events
 	watchdog *watchdog
+	monitor  *rankmonitor.Server // nil: nobody listens to clients of NVRx
+	overdues overdues
 	places   *plan.Places // where workers listen for each other in this round; nil: nobody tells them
 	beside   *sidecars    // nil: none
 	stdin    *os.File
@@ -245,6 +248,11 @@ func (a *Agent) open(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	if m := job.Hang.Monitor; m != nil {
+		if a.monitor, err = rankmonitor.Open(a.Plan.RankMonitorSocket, a.Plan.Procs, m, a.Log, a.overdue); err != nil {
+			return err
+		}
+	}
 	if job.EventLog == "console" {
 		a.events = &report.Events{
 			Out: a.logs.Message(), RunID: a.Plan.RunID, Role: job.Role, Backend: job.Meeting.Backend, EntryPoint: a.Plan.Title(),
@@ -316,6 +324,9 @@ func (a *Agent) close(ctx context.Context, succeeded bool) error {
 	errs = append(errs, a.warm.Close(), a.closeCheckpoints(ctx))
 	if a.watchdog != nil {
 		errs = append(errs, a.watchdog.Close())
+	}
+	if a.monitor != nil {
+		a.monitor.Close()
 	}
 	errs = append(errs, a.forgetDebug())
 	if a.logs != nil {

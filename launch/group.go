@@ -36,14 +36,15 @@ type worker struct {
 	// stopped is true when muster had begun to end the worker before it ended, or its lease was over. Written before
 	// the exit is announced.
 	stopped bool
-	// expired is the worker's timer that the watchdog has sent a signal for, nil for none.
+	// expired is the time-out that muster has sent a signal for, nil for none.
 	expired atomic.Pointer[expiredTimer]
 }
 
-// expiredTimer is a timer of torchelastic's file timer that ran out, and the signal which its worker was sent.
+// expiredTimer is a timer of torchelastic's file timer, by its scope, or a time-out of a client of NVRx, by what was
+// overdue, that ran out; and the signal which its worker was sent.
 type expiredTimer struct {
-	signal syscall.Signal
-	scope  string
+	signal         syscall.Signal
+	scope, overdue string
 }
 
 // WorkerGroup is the workers of one agent in one round: they start together and they stop together, and between that
@@ -308,7 +309,7 @@ func (w *worker) exit() report.Exit {
 		LastLines: w.logs.LastLines(report.LastLinesKept), ErrorFile: w.logs.ErrorFile(),
 	}
 	if t := w.expired.Load(); t != nil && t.signal == e.Signal { // it may have survived that signal and died of something else
-		exit.Watchdog = t.scope
+		exit.Watchdog, exit.Overdue = t.scope, t.overdue
 	}
 	return exit
 }

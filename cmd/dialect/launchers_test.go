@@ -36,7 +36,7 @@ func TestLauncherPages(t *testing.T) {
 // The pages of the other launchers name every option, in one of its spellings.
 func TestPagesNameEveryOption(t *testing.T) {
 	for name, file := range map[string]string{
-		"torchrun": "torchrun", "torch.distributed.launch": "torchrun", "dlrover-run": "dlrover",
+		"torchrun": "torchrun", "torch.distributed.launch": "torchrun", "dlrover-run": "dlrover", "ft_launcher": "ft_launcher",
 		"horovodrun": "horovodrun", "mpirun": "mpirun",
 	} {
 		page, err := os.ReadFile("../../docs/compat/" + file + ".md")

@@ -38,8 +38,10 @@ func table() []row {
 	horovodrun := func() *parser { return horovodParser(new(horovodWords)) }
 	accelerate := func() *parser { return accelerateParser(new(accelerateWords)) }
 	dlrover := func() *parser { return dlroverParser(new(dlroverWords)) }
+	ft := func() *parser { return ftParser(new(ftWords)) }
 	return []row{
 		parsed(dlroverRun, "Launch as DLRover's dlrover-run does", DLRover, dlrover),
+		parsed(ftLauncher, "Launch as ft_launcher of NVIDIA's resiliency extension does", FTLauncher, ft),
 		parsed(horovodRun, "Launch as Horovod's horovodrun does", Horovodrun, horovodrun),
 		{mpiexec, "Launch as mpirun does, under its other name", MPIRun, mpirunHelp, mpiEntries, mpirunFlags},
 		{mpirun, "Launch as mpirun does in simple cases", MPIRun, mpirunHelp, mpiEntries, mpirunFlags},

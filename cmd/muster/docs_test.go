@@ -49,7 +49,7 @@ func TestPagesNameWhatThereIs(t *testing.T) {
 	t.Parallel()
 	var flags []string
 	for _, command := range []string{
-		"run", "torchrun", "torch.distributed.launch", "dlrover-run", "deepspeed", "colossalai run", "accelerate launch", "horovodrun",
+		"run", "torchrun", "torch.distributed.launch", "dlrover-run", "ft_launcher", "deepspeed", "colossalai run", "accelerate launch", "horovodrun",
 		"mpirun", "store", "check",
 		"devices", "explain", "manifest", "convert", "exec", "alias", "version", "token", "ps", "status", "top", "metrics", "stacks",
 		"diagnose", "events", "logs", "restart", "stop", "pause", "resume",

@@ -16,6 +16,8 @@ type HangRules struct {
 	Dir string
 	// Stacks says whether Python workers write their stacks when muster asks.
 	Stacks StacksMode
+	// Monitor says what clients of NVRx may take; nil: nobody listens to them.
+	Monitor *RankMonitor
 }
 
 // HangAction is what follows when workers hang.
@@ -44,7 +46,7 @@ func (h HangRules) Watches() bool { return h.Timeout > 0 || h.Auto }
 
 // Answers reports whether they do.
 func (h HangRules) Answers() bool {
-	return h.Stacks == StacksOn || h.Stacks != StacksOff && h.Watches()
+	return h.Stacks == StacksOn || h.Stacks != StacksOff && (h.Watches() || h.Monitor != nil)
 }
 
 // Examines reports whether the nodes are checked before workers start again that hung for no cause that was found.

@@ -139,6 +139,9 @@ func (p *Plan) workerEnv(r rendezvous.Round, localRank, restarts int, errorFile 
 	if p.Job.Watchdog {
 		set(job.FromVariable, "TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_TIMER_FILE", p.WatchdogFile())
 	}
+	if p.Job.Hang.Monitor != nil {
+		own(job.FromMuster, "where NVRx's RankMonitorClient is listened to", "FT_RANK_MONITOR_IPC_SOCKET", p.RankMonitorSocket(localRank))
+	}
 	p.exportIface(vars)
 	p.setCheckpoints(vars)
 	p.setStacks(vars)

@@ -194,6 +194,11 @@ func (p *Plan) WatchdogFile() string {
 	return filepath.Join(p.RunDir, "watchdog")
 }
 
+// RankMonitorSocket is where the worker with a local rank reaches who listens to NVRx's RankMonitorClient.
+func (p *Plan) RankMonitorSocket(localRank int) string {
+	return filepath.Join(p.RunDir, "rank-monitor-"+strconv.Itoa(localRank))
+}
+
 func (p *Plan) countWorkers(m Machine) error {
 	if n, err := strconv.Atoi(p.Job.Procs); err == nil {
 		p.Procs, p.procsFrom = n, p.source("nproc-per-node")

@@ -39,6 +39,9 @@ type Exit struct {
 	// Watchdog says which timer the worker had set and let run out (torchelastic's file timer): muster's watchdog has
 	// sent the signal that the timer asks for. Empty for none.
 	Watchdog string
+	// Overdue says what took too long by the time-outs of NVRx's client, for which muster has sent the signal. Empty for
+	// nothing.
+	Overdue string
 }
 
 // status returns 0 to 255, with 128+n for signal n.
@@ -92,6 +95,9 @@ func (e Evidence) about(w *Exit) []string {
 	if w.Watchdog != "" {
 		facts = append(facts, "muster's watchdog has sent the signal: the worker's timer "+strconv.Quote(w.Watchdog)+
 			" had run out (TORCHELASTIC_ENABLE_FILE_TIMER)")
+	}
+	if w.Overdue != "" {
+		facts = append(facts, "muster has sent the signal: "+w.Overdue)
 	}
 	if w.CoreDumped {
 		facts = append(facts, "core dumped")

@@ -67,6 +67,9 @@ const pythonUnflushed = 120
 // causeWatchdog is the name of the rule for workers whose own timer has run out.
 const causeWatchdog = "watchdog"
 
+// causeOverdue is that of the rule for workers that took longer than NVRx's time-outs allow.
+const causeOverdue = "overdue"
+
 // hintFor returns the name and the sentence of the first rule that fits, "" and "" where none does or nothing failed.
 func hintFor(s symptoms) (name, hint string) {
 	if s.exit.status() == 0 || s.exit.Stopped {
@@ -106,6 +109,13 @@ var causes = [...]cause{
 			" in time, and muster's watchdog ended it: " +
 			"see in its last lines what it was doing, and give what it guards (torch.distributed.elastic.timer.expires) more time if it " +
 			"is only slow"
+	}},
+	{causeOverdue, func(s symptoms) string {
+		if s.exit.Overdue == "" {
+			return ""
+		}
+		return "a worker took longer than the time-outs of ft_launcher allow, and muster ended it: the sentence above says what the " +
+			"workers were doing; give more time (--ft-rank-heartbeat-timeout, --ft-rank-section-timeouts) if they are only slow"
 	}},
 	{"oom-killer", func(s symptoms) string {
 		_, loader := s.said("DataLoader worker (pid*killed by signal: Killed")

@@ -235,8 +235,8 @@ var modules = map[string]string{
 
 // launchers are the programs that muster is inside of a node's command.
 var launchers = []string{
-	"torchrun", "dlrover-run", "horovodrun", "accelerate", "accelerate-launch", "colossalai", "deepspeed", "mpirun", "mpiexec",
-	"torch.distributed.run", "torch.distributed.launch",
+	"torchrun", "dlrover-run", "ft_launcher", "horovodrun", "accelerate", "accelerate-launch", "colossalai", "deepspeed", "mpirun",
+	"mpiexec", "torch.distributed.run", "torch.distributed.launch",
 }
 
 // asLauncher names a launcher so that muster's is found.
