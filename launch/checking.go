@@ -58,8 +58,8 @@ type CheckOutcome struct {
 	Everybody bool
 	// Again says that other nodes leave, and that the rest is to meet again.
 	Again bool
-	// Message says why, in a sentence for people.
-	Message string
+	// Message says why, in a sentence for people. Skipped says why nothing was tested, empty where something was.
+	Message, Skipped string
 	// Faults are the nodes that leave, on the one agent that is to tell others of them; else none. Excluded are the
 	// same on every agent, as they are remembered.
 	Faults   []NodeFault

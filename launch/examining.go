@@ -40,7 +40,11 @@ func (a *Agent) examined(out CheckOutcome, took time.Duration) CheckOutcome {
 				Msg("the check after the hang could not be done; the workers start all the same")
 		}
 	case afterCheck(out) == nil:
-		if leads {
+		switch {
+		case !leads:
+		case out.Skipped != "":
+			log.Warn().Str("reason", printable.Output(out.Skipped)).Msg("the check after the hang was skipped")
+		default:
 			log.Info().Msg("the check after the hang has found nothing")
 		}
 		a.Steering.checked(CheckOutcome{Message: "after a hang for which no cause was found"}, nil, nil, took)

@@ -59,6 +59,41 @@ func TestExaminedAfterHang(t *testing.T) {
 	}
 }
 
+// An examination in which nothing could be tested has not found that nothing is wrong.
+func TestExaminationSkipped(t *testing.T) {
+	t.Parallel()
+	skipped := testCheck{Out: CheckOutcome{Skipped: "its Python has no torch"}}
+	c := startAgents(t, 1, hangsOnce, examined(map[int]testCheck{0: skipped}, nil))
+	c.ends(0)
+	c.nodes[0].wantLog(t, "the check after the hang was skipped")
+	c.nodes[0].wantLog(t, "its Python has no torch")
+	if strings.Contains(c.nodes[0].log.String(), "has found nothing") {
+		t.Error("it is said that nothing was found")
+	}
+}
+
+// A job that is paused before such an examination has it when it goes on, and not again after another pause.
+func TestExaminedAfterPause(t *testing.T) {
+	t.Parallel()
+	m := &meeting{Round: rendezvous.Round{Number: 3, Orders: rendezvous.Orders{Version: 5, CheckAt: 3}}}
+	for m.Number < 5 { // the second one is paused when it meets again
+		m = &meeting{Round: rendezvous.Round{Number: m.Number + 1, Orders: m.pausedOrders()}}
+		if a := (&Agent{meeting: m}); a.afterHang() || !m.Orders.Paused {
+			t.Errorf("round %d: %+v", m.Number, m.Orders)
+		}
+	}
+	m = &meeting{Round: rendezvous.Round{Number: 6, Orders: m.resumedOrders()}}
+	if a := (&Agent{meeting: m}); !a.afterHang() || m.Orders.Paused || m.Orders.Version != 8 {
+		t.Errorf("%+v", m.Orders)
+	}
+	m.checked = true
+	m = &meeting{Round: rendezvous.Round{Number: 7, Orders: m.pausedOrders()}}
+	m = &meeting{Round: rendezvous.Round{Number: 8, Orders: m.resumedOrders()}}
+	if a := (&Agent{meeting: m}); a.afterHang() {
+		t.Errorf("%+v", m.Orders)
+	}
+}
+
 // A job that checks its nodes before each round does not rest on what an earlier check found good.
 func TestCheckedAnewAfterHang(t *testing.T) {
 	t.Parallel()

@@ -14,6 +14,7 @@ import (
 	"muster/launch/plan"
 	"muster/launch/policy"
 	"muster/launch/report"
+	"muster/rendezvous"
 )
 
 // A pause is a round without workers: the nodes meet in it as they do for any other, keep together by its board and
@@ -35,11 +36,32 @@ func (a *Agent) pauseNow(decided bool) policy.Decision {
 		a.Steering.mu.Unlock()
 		return none
 	}
-	next := a.meeting.Orders
+	return policy.Decision{
+		Verdict: policy.Reassemble, Reason: job.ReasonPaused, Rank: -1, Text: w.text, Orders: a.meeting.pausedOrders(),
+	}
+}
+
+// pausedOrders are those with which a pause begins. A check of this round that was not done yet is due when it ends.
+func (m *meeting) pausedOrders() rendezvous.Orders {
+	next := m.Orders
 	next.Version++
 	next.Paused = true
 	next.Pauses++
-	return policy.Decision{Verdict: policy.Reassemble, Reason: job.ReasonPaused, Rank: -1, Text: w.text, Orders: next}
+	if next.CheckAt != 0 && next.CheckAt == m.Number && !m.checked {
+		next.CheckAt = rendezvous.CheckResumed
+	}
+	return next
+}
+
+// resumedOrders are those with which a pause ends.
+func (m *meeting) resumedOrders() rendezvous.Orders {
+	next := m.Orders
+	next.Version++
+	next.Paused = false
+	if next.CheckAt == rendezvous.CheckResumed {
+		next.CheckAt = m.Number + 1
+	}
+	return next
 }
 
 func (a *Agent) unpausable(decided bool) string {
@@ -195,9 +217,7 @@ func (a *Agent) paused(ctx context.Context) (*Result, error) {
 
 // resume ends the pause, if the new command can be run on all nodes.
 func (a *Agent) resume(ctx context.Context, c *commandRound, r resumption) (policy.Decision, error) {
-	next := a.meeting.Orders
-	next.Version++
-	next.Paused = false
+	next := a.meeting.resumedOrders()
 	if len(r.words) > 0 {
 		text, refused := a.tryCommand(ctx, c, r.words)
 		if refused != nil {

@@ -15,9 +15,12 @@ type Orders struct {
 	// Nodes is how many nodes a round has at most, where that is less than the job allows; 0: as many as it allows.
 	Nodes int `json:"nodes,omitempty"`
 	// CheckAt is the number of the round whose nodes are checked before workers start, though the job does not check
-	// them otherwise; 0: none.
+	// them otherwise; 0: none, CheckResumed: that in which the job that is paused goes on.
 	CheckAt int `json:"checkAt,omitempty"`
 }
+
+// CheckResumed is an Orders.CheckAt whose number is not known yet.
+const CheckResumed = -1
 
 // Learn takes what another one says where that is newer.
 func (o *Orders) Learn(said Orders) {

@@ -200,7 +200,7 @@ func outcomeFor(r *netcheck.Record, rank int) launch.CheckOutcome {
 			Message: "the check of the nodes failed, and nobody can be blamed: " + strings.Join(r.Undecided, "; "),
 		}
 	}
-	out := launch.CheckOutcome{Again: !r.Fit()}
+	out := launch.CheckOutcome{Again: !r.Fit(), Skipped: r.Nodes[rank].Unable}
 	for i, n := range r.Nodes {
 		switch f := n.Fault; {
 		case f == nil:

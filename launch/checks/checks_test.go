@@ -129,6 +129,10 @@ func TestOutcome(t *testing.T) {
 		want   launch.CheckOutcome
 	}{
 		"fit": {netcheck.Record{Nodes: []netcheck.NodeRecord{{Node: "a"}, {Node: "b"}}}, 1, launch.CheckOutcome{}},
+		"skipped": {
+			netcheck.Record{Nodes: []netcheck.NodeRecord{{Node: "a", Unable: "it has no torch"}}}, 0,
+			launch.CheckOutcome{Skipped: "it has no torch"},
+		},
 		"leader": {faulty, 0, launch.CheckOutcome{
 			Again: true, Excluded: gone, Faults: []launch.NodeFault{{Node: "b", Reason: "it is broken", Status: errhint.Faulty}},
 		}},

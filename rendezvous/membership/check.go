@@ -227,7 +227,7 @@ func (a *assignment) check() error {
 // checkOrders refuses a count or a command that no agent of ours would write.
 func checkOrders(p rendezvous.Orders) error {
 	if p.Version < 0 || p.Version > maxRounds || p.Pauses < 0 || p.Pauses > maxRounds || p.Nodes < 0 || p.Nodes > maxNodes ||
-		p.CheckAt < 0 || p.CheckAt > maxRounds || len(p.Command) > rendezvous.MaxCommand {
+		p.CheckAt < rendezvous.CheckResumed || p.CheckAt > maxRounds || len(p.Command) > rendezvous.MaxCommand {
 		return fmt.Errorf("it has orders %d with a command of %d bytes", p.Version, len(p.Command))
 	}
 	return nil
