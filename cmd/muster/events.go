@@ -48,7 +48,11 @@ name it by its run id, or give no name for the last one where none runs.
 				return a.showPast(runs, output == asJSON)
 			}
 			write := a.printEvent(output == asJSON, job.Answer.Nodes > 1 || len(parts) > 1)
-			return control.NewFeed(parts).Each(cmd.Context(), follow, write)
+			err = control.NewFeed(parts).Each(cmd.Context(), follow, write)
+			if err == nil && follow {
+				a.sayMusterEnded(job)
+			}
+			return err
 		},
 	}
 	page = pageFlagsOf(cmd)

@@ -63,7 +63,7 @@ muster was killed: name it by its run id.
 				return a.showEnded(&runs[0], output)
 			}
 			if watch {
-				return a.watchStatus(cmd.Context(), job.Client(), output)
+				return a.watchStatus(cmd.Context(), job, output)
 			}
 			d, err := job.Client().Status(cmd.Context(), control.World)
 			if err != nil {
@@ -90,11 +90,11 @@ func (a *app) showEnded(r *history.Run, output string) error {
 	return writeStatus(a.stdout, control.Answer{Status: r.Status, Muster: r.Muster}, output, *r.Ended)
 }
 
-// watchStatus shows how a job stands until it has ended: in place on a terminal, else block after block.
-func (a *app) watchStatus(ctx context.Context, c *control.Client, output string) error {
+// watchStatus shows how a job stands until its muster has ended: in place on a terminal, else block after block.
+func (a *app) watchStatus(ctx context.Context, job control.Found, output string) error {
 	terminal := term.IsTerminal(int(a.stdout.Fd()))
 	first := true
-	err := c.Watch(ctx, func(d control.Answer, err error) error {
+	err := job.Client().Watch(ctx, func(d control.Answer, err error) error {
 		switch {
 		case err != nil: // it may answer the next time
 		case terminal:
@@ -112,9 +112,15 @@ func (a *app) watchStatus(ctx context.Context, c *control.Client, output string)
 		return writeStatus(a.stdout, d, output, time.Now())
 	})
 	if err == nil {
-		say(a.stderr, "the job has ended\n")
+		a.sayMusterEnded(job)
 	}
 	return err
+}
+
+// sayMusterEnded tells who has followed a job that nobody answers any more. Whether its muster was killed, and the job goes on elsewhere,
+// is known a moment later.
+func (a *app) sayMusterEnded(job control.Found) {
+	say(a.stderr, "its muster has ended: muster status %s shows how the job stood last\n", job.RunID())
 }
 
 func writeStatus(w io.Writer, d control.Answer, output string, now time.Time) error {
