@@ -295,7 +295,12 @@ func TestSoakHangRestarts(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := j.wait()
-			got.expect(t, 0, `"message":"the workers hang"`, `"kind":"`+string(w.kind)+`"`)
+			kind := w.kind
+			computes := kind == diagnose.Runs || kind == diagnose.Interpreter || kind == diagnose.Garbage
+			if starved := `"kind":"` + string(diagnose.Starved) + `"`; computes && strings.Contains(got.stderr, starved) {
+				kind = diagnose.Starved // on a crowded machine that is true, too
+			}
+			got.expect(t, 0, `"message":"the workers hang"`, `"kind":"`+string(kind)+`"`, `"ranks":[1`)
 		})
 	}
 }
