@@ -74,12 +74,14 @@ func TestSpinOthers(t *testing.T) {
 		moved: now.Add(-time.Minute),
 	}}
 	for i, c := range []struct {
-		cpu, own time.Duration
+		cpu, own int // seconds
 		spins    bool
 	}{{10, 9, false}, {11, 10, true}, {13, 11, false}, {14, 12, true}, {14, 12, false}} {
 		now = now.Add(time.Second)
 		o.spin.asked, o.spin.answered = now, now
-		read := map[int]proc.Usage{7: {CPU: c.cpu * time.Second, Own: time.Second}, 8: {Own: c.own * time.Second}}
+		read := map[int]proc.Usage{
+			7: {CPU: time.Duration(c.cpu) * time.Second, Own: time.Second}, 8: {Own: time.Duration(c.own) * time.Second},
+		}
 		if o.run(7, read, float64(proc.Tick), now); (o.spins > 0) != c.spins {
 			t.Errorf("look %d: it gets nowhere for %v", i, o.spins)
 		}

@@ -15,7 +15,7 @@ func waitsForDevice(a *activity, main *evidence.Process) {
 	if len(main.Stacks) > 0 {
 		own = main.Stacks[0].Own()
 	}
-	if a.kind != Runs || a.rank.Spins == 0 && !(main.Device && synchronizes(main, own)) {
+	if a.kind != Runs || a.rank.Spins == 0 && (!main.Device || !synchronizes(main, own)) {
 		return
 	}
 	where := ""
@@ -33,8 +33,8 @@ func waitsForDevice(a *activity, main *evidence.Process) {
 	}
 }
 
-// standsStill is the line of evidence of how long a rank has got nowhere. It is none of what the rank does: ranks that do the same are told of
-// together.
+// standsStill is the line of evidence of how long a rank has got nowhere. It is none of what the rank does: ranks that do the
+// same are told of together.
 func standsStill(r *evidence.Rank) []string {
 	if r.Spins == 0 {
 		return nil
@@ -45,10 +45,10 @@ func standsStill(r *evidence.Rank) []string {
 
 // synchronizes reports whether the main thread of a process is at a line that waits for a device.
 func synchronizes(p *evidence.Process, own *evidence.Frame) bool {
-	frames := p.Stacks[0].Frames
-	if len(frames) == 0 {
+	if len(p.Stacks) == 0 || len(p.Stacks[0].Frames) == 0 { // it is no Python, or does not answer
 		return false
 	}
+	frames := p.Stacks[0].Frames
 	if last := &frames[len(frames)-1]; last.Func == "synchronize" && path.Base(path.Dir(last.File)) == "cuda" {
 		return true
 	}

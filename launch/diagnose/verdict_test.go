@@ -164,6 +164,9 @@ func TestVerdict(t *testing.T) {
 		"what computes beside a device": {
 			[]evidence.Rank{rank(0, in(reduce)), rank(1, uses(1), at("", elsew), device)}, Runs, []int{1}, []int{0}, []string{"it computes"},
 		},
+		"a program that uses a device and has no stacks": {
+			[]evidence.Rank{rank(0, in(reduce)), rank(1, uses(1), device)}, Runs, []int{1}, []int{0}, []string{"it computes"},
+		},
 		"devices of which nothing more is known": {
 			[]evidence.Rank{rank(0, uses(1), at("", user), spins(40)), rank(1, uses(1), at("", user), spins(52))},
 			Device,
