@@ -286,6 +286,9 @@ func (f *ftJob) monitor() {
 	f.sections(m)
 	if v, is := f.keys[ftEvery]; is && !v.none {
 		f.time(&m.Every, ftEvery)
+		if s, err := pyFloat(v.text); err == nil && s > maxSeconds {
+			m.Every = time.Duration(maxSeconds * float64(time.Second)) // never again: 0 would be all the time
+		}
 	}
 	if v, is := f.keys[ftFactor]; is {
 		n, err := pyFloat(v.text)

@@ -26,8 +26,10 @@ const (
 	// collectives it has begun, and a number for the place where its main thread is.
 	MarksFile = "/memfd:muster-marks-"
 	MarksSize = 40
-	// AskFlight and AskMarks are the bytes.
-	AskFlight, AskMarks = 1, 2
+	// AskFlight is the byte that asks for what stands in FlightFile.
+	AskFlight = 1
+	// AskMarks is the byte that asks for what stands in MarksFile.
+	AskMarks = 2
 )
 
 // InstallStacks writes what has Python answer to StacksSignal to dir, which it makes. dir then belongs on Python's

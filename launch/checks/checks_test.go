@@ -130,7 +130,8 @@ func TestOutcome(t *testing.T) {
 	}{
 		"fit": {netcheck.Record{Nodes: []netcheck.NodeRecord{{Node: "a"}, {Node: "b"}}}, 1, launch.CheckOutcome{}},
 		"skipped": {
-			netcheck.Record{Nodes: []netcheck.NodeRecord{{Node: "a", Unable: "it has no torch"}}}, 0,
+			netcheck.Record{Nodes: []netcheck.NodeRecord{{Node: "a", Unable: "it has no torch"}}},
+			0,
 			launch.CheckOutcome{Skipped: "it has no torch"},
 		},
 		"leader": {faulty, 0, launch.CheckOutcome{

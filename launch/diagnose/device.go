@@ -22,7 +22,7 @@ func waitsForDevice(a *activity, main *evidence.Process) {
 	if own != nil {
 		where = place(own)
 	}
-	if c := pending(main); c != nil && !c.P2P {
+	if c := pending(main); c != nil {
 		a.kind, a.call, a.at, a.in = Collective, c.Op, where, c
 		a.does = "waits in " + c.Op + " " + where
 		return

@@ -30,8 +30,8 @@ type Rank struct {
 	// that its program has told, nil for none.
 	Silent float64 `json:"silentSeconds"`
 	Step   *int64  `json:"step,omitempty"`
-	// Spins is for how many seconds it has begun no collective, taken no memory of its device, and stood at the same place, though it uses a
-	// processor; 0 where that is not so, or not known.
+	// Spins is for how many seconds it has begun no collective, taken no memory of its device, and stood at the same place,
+	// though it uses a processor; 0 where that is not so, or not known.
 	Spins float64 `json:"spinsSeconds,omitempty"`
 	// Processes has the worker itself first.
 	Processes []Process `json:"processes,omitempty"`

@@ -109,7 +109,10 @@ func listen(path string) (*net.UnixListener, error) {
 		return nil, err
 	}
 	l.SetUnlinkOnClose(false) // that name will be another's; the directory is removed with all in it
-	return l, os.Chmod(path, 0o600)
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
 }
 
 func (s *Server) accept(r *rank) {
