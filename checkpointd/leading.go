@@ -418,9 +418,12 @@ func (l *leading) commit(a planner.Action) (err error) {
 	for i := range files {
 		path := c.stagedPath(&files[i], elsewhere)
 		info, err := os.Stat(path)
-		if err != nil || info.Size() != files[i].Size {
-			return fmt.Errorf("the file of shard %d, which another node has written, is not seen here: is %s on a file system that all "+
-				"nodes share? (%w)", files[i].Shard, a.Dir, err)
+		if err == nil && info.Size() != files[i].Size {
+			err = fmt.Errorf("%s has %d bytes, and %d were written", path, info.Size(), files[i].Size)
+		}
+		if err != nil {
+			return fmt.Errorf("the file of shard %d is not seen here as it was written: is %s on a file system that all nodes share? (%w)",
+				files[i].Shard, a.Dir, err)
 		}
 	}
 	if err := c.publish(files, elsewhere); err != nil {

@@ -11,14 +11,23 @@ import (
 )
 
 // endPartLocked forgets what was written of a step: it counts, or does not. Then it is removed here, too: where nodes
-// do not share the directory whoever leads does not see it.
+// do not share the directory whoever leads does not see it. Who led in an earlier round may still be committing it, for
+// as long as the next one waits for the directory.
 func (s *Service) endPartLocked(st *set) {
 	if st.attempt == "" {
 		return
 	}
-	stage := (&commitment{dir: st.dir, attempt: st.attempt}).stage()
+	stage, earlier := (&commitment{dir: st.dir, attempt: st.attempt}).stage(), st.ordered != s.round
 	st.attempt, st.written = "", nil
-	s.wg.Go(func() { _ = s.cfg.disk.RemoveAll(stage) })
+	s.wg.Go(func() {
+		if earlier {
+			select {
+			case <-s.ctx.Done():
+			case <-time.After(lockPatience):
+			}
+		}
+		_ = s.cfg.disk.RemoveAll(stage)
+	})
 }
 
 // partResult is what a node has written of a shard, for the node that commits.
@@ -37,7 +46,7 @@ func (s *Service) writePartLocked(st *set, o planner.Order) {
 	}
 	if st.attempt != o.Attempt {
 		s.endPartLocked(st)
-		st.attempt, st.written, st.begun, st.cause = o.Attempt, nil, map[int]bool{}, nil
+		st.attempt, st.ordered, st.written, st.begun, st.cause = o.Attempt, s.round, nil, map[int]bool{}, nil
 	}
 	f := &flush{at: o.At}
 	for _, shard := range o.Shards {

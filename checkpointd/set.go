@@ -74,6 +74,7 @@ type writing struct {
 	attempt string
 	written []planner.Written
 	begun   map[int]bool // shards of it that were begun here
+	ordered uint64       // the round whose leader has ordered it
 	cause   error        // why this node could not write, or use, a copy last
 	// wrote is what this node has brought to disk last, or a part of it, and to which directory: it counts where that
 	// was committed.

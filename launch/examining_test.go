@@ -11,10 +11,12 @@ import (
 	"muster/rendezvous"
 )
 
-// hangsOnce has workers wait somewhere that cannot be seen, fail when they start again, and succeed then.
+// hangsOnce has workers wait somewhere that cannot be seen, fail when all have started again, and succeed then.
 const hangsOnce = see + `test $TORCHELASTIC_RESTART_COUNT = 0 && exec python3 -c 'import signal; signal.pause()'
-test $TORCHELASTIC_RESTART_COUNT = 1 && exit 7
-exit 0`
+test $TORCHELASTIC_RESTART_COUNT = 1 || exit 0
+touch $ALL/again$RANK
+for rank in $(seq 0 $((WORLD_SIZE - 1))); do wait_for $ALL/again$rank; done
+exit 7`
 
 // examined has nodes examined after a hang, with what that says by their index.
 func examined(says map[int]testCheck, change func(n *testNode)) func(i int, n *testNode) {

@@ -347,7 +347,7 @@ func TestReadmeIsOfThisVersion(t *testing.T) {
 	_, line, found := strings.Cut(readme, "What each flag does")
 	line, _, _ = strings.Cut(line, "\n\n")
 	links := regexp.MustCompile(`\((docs/compat/\w+\.md)\)`).FindAllStringSubmatch(line, -1)
-	if !found || len(links) != 7 {
+	if !found || len(links) != 8 {
 		t.Fatalf("%d links", len(links))
 	}
 	for _, link := range links {
