@@ -100,7 +100,8 @@ func Find(ctx context.Context, found []control.Found, where, name string, w cont
 	job, err := control.Pick(ctx, found, name, where) // why there is none
 	if err != nil {
 		if len(all) > 0 && name == "" {
-			err = errhint.With(errhint.Usagef("there is no rank %d on this machine, only %s; no other node is asked: %v", w.Rank, rankNumbers(all), err),
+			err = errhint.With(errhint.Usagef("there is no rank %d on this machine, only %s; no other node is asked: %v", w.Rank,
+				rankNumbers(all), err),
 				"name the job with --run-id, where it is on another node of one of several jobs")
 		}
 		return control.Rank{}, nil, err
