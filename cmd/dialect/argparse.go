@@ -20,8 +20,9 @@ import (
 type parser struct {
 	prog, script string
 	options      []option
-	// beneath are those of the program that prog starts, which it takes by other means.
+	// beneath are those of the program that prog starts, which it takes by other means: by a flag where through is set.
 	beneath []option
+	through string
 	// prefixes are the prefixes of environment variables that stand for options, strongest first.
 	prefixes []string
 	// exact refuses abbreviated options (allow_abbrev=False).
@@ -386,6 +387,11 @@ func (p *parser) abbreviated(word, prefix, explicit string, hasExplicit bool) []
 	return matches
 }
 
+// giveThrough says how an option of the program beneath is given.
+func (p *parser) giveThrough(name string) string {
+	return fmt.Sprintf("give %s %s=…", p.through, strings.ReplaceAll(name, "-", "_"))
+}
+
 func ambiguous(word string, matches []match) error {
 	names := make([]string, len(matches))
 	for i, m := range matches {
@@ -400,7 +406,11 @@ func (p *parser) unknown(word string) error {
 	for i, n := range p.names {
 		known[i] = n.spelling
 	}
-	if own := strings.TrimPrefix(plain(typed), "--"); anywhere(own) != nil {
+	own := strings.TrimPrefix(plain(typed), "--")
+	switch {
+	case p.through != "" && optionNamed(p.beneath, own) != nil:
+		return errhint.With(fmt.Errorf("unknown flag %s", typed), "it is a flag of torchrun: "+p.giveThrough(own))
+	case anywhere(own) != nil:
 		return errhint.With(fmt.Errorf("unknown flag %s", typed),
 			fmt.Sprintf("it is muster's own: put it in front of the launcher's name, as in muster --%s … %s …; where a link has that "+
 				"name, set %s", own, p.prog, ownPrefix+strings.ToUpper(strings.ReplaceAll(own, "-", "_"))))

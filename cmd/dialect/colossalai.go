@@ -56,6 +56,7 @@ func ColossalRun(inv Invocation) (Request, error) {
 	}
 	c := &colossalJob{inv: inv, env: env, in: in.parsed, w: w}
 	c.torchrun = torchrunParser(p.prog, &c.theirs)
+	c.torchrun.through = p.through
 	c.warnings = in.warnings
 	extra, err := c.commandLine()
 	if err != nil {
@@ -70,7 +71,7 @@ func ColossalRun(inv Invocation) (Request, error) {
 }
 
 func colossalParser(w *colossalWords) *parser {
-	p := &parser{prog: "colossalai run", script: "user_script", options: colossalOptions(w), beneath: torchrunRows()}
+	p := &parser{prog: "colossalai run", script: "user_script", options: colossalOptions(w), beneath: torchrunRows(), through: "--extra_launch_args"}
 	p.help = func() string { return p.helpText(colossalAbout) }
 	return p
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"muster/cmd/dialect"
+	"muster/internal/errhint"
 )
 
 // The pages say of every flag what becomes of it.
@@ -147,6 +148,12 @@ func TestColossalAIWords(t *testing.T) {
 	} {
 		_, err := dialect.ColossalAI(dialect.Invocation{Args: strings.Fields(line)})
 		wantRefused(t, err, want)
+	}
+	for _, flag := range []string{"--max_restarts", "--max-restarts=2"} {
+		_, err := dialect.ColossalAI(dialect.Invocation{Args: []string{"run", flag, "t.py"}})
+		if !strings.Contains(errhint.Of(err), "give --extra_launch_args max_restarts=") {
+			t.Errorf("%s: %v (%s)", flag, err, errhint.Of(err))
+		}
 	}
 	for line, want := range map[string][]string{
 		"--nproc_per_node 1 t.py -momentum=0.9 -Hx --hostfil y": {"-momentum=0.9", "-Hx", "--hostfil", "y"},

@@ -131,7 +131,11 @@ func (o Own) apply(r *Request, inv Invocation, env environ, p *parser, equivalen
 	}
 	slices.Sort(theirs)
 	for _, flag := range theirs {
-		wrong.add(fmt.Errorf("cannot use --%s in front of %s: it is a flag of that launcher; put it behind its name", flag, p.prog))
+		instead := "it is a flag of that launcher; put it behind its name"
+		if p.through != "" {
+			instead = "it is a flag of torchrun there; " + p.giveThrough(flag)
+		}
+		wrong.add(fmt.Errorf("cannot use --%s in front of %s: %s", flag, p.prog, instead))
 	}
 	words := resolve(list, command, env, []string{ownPrefix}, inv.ReadFile, wrong)
 	r.give(list, words, equivalents, wrong)
