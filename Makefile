@@ -127,9 +127,9 @@ test: test-deps $(GOTESTSUM) ## everything, with the real PyTorch; nothing may s
 	@mkdir -p build/test; rm -f build/test/*.again; export MUSTER_TEST_REQUIRE=1 CGO_ENABLED=1 GORACE=atexit_sleep_ms=0; failed=; \
 	set -xm; $(call TIMED,muster,$(DRIVEN)) -vet=off $(LINK) -shuffle=on -p 1 -parallel 6 -timeout 45m </dev/null & \
 	muster=$$!; set +m; trap "kill -- -$$muster 2>/dev/null" EXIT; \
-	$(call TIMED,race,$(RACE)) -vet=off $(LINK) -race -shuffle=on -p 3 -parallel 4 -timeout 30m || failed+=" race"; \
+	$(call TIMED,race,$(RACE)) -vet=off $(LINK) -race -shuffle=on -p 2 -parallel 4 -timeout 30m || failed+=" race"; \
 	$(call TIMED,packages,$$(go list ./... | grep -vxFf <(go list $(DRIVEN) $(RACE)) | tr '\n' ' ') ./rendezvous/membership) \
-		-vet=off $(LINK) -shuffle=on -p 3 -parallel 4 -timeout 30m || failed+=" packages"; \
+		-vet=off $(LINK) -shuffle=on -p 2 -parallel 4 -timeout 30m || failed+=" packages"; \
 	(cd rendezvous/etcdstore/etcdtest && $(call TIMED,etcd,./...) -vet=off $(LINK) -shuffle=on) || failed+=" etcdtest"; \
 	$(TORCH)/bin/python -m unittest discover -s examples/digits || failed+=" examples/digits"; \
 	$(SPARK)/bin/python -m unittest discover -s examples/spark-preprocess || failed+=" examples/spark-preprocess"; \
