@@ -116,9 +116,9 @@ RACE = $(addprefix ./,checkpointd $(addprefix horovod/,elastic kv notify) $(addp
 	netcheck netcheck/netprobe $(addprefix rendezvous/,etcdstore membership memstore tcpstore) sshexec)
 
 # Two lanes run beside each other: the tests that drive muster (DRIVEN), half of whose time is waiting, package after package, and
-# everything else, three packages at a time, as most tests of a package run after each other. All parts run, also behind one that
-# failed: who waited for the first wants to hear of the others, too. `make lint` vets; a test binary needs no second look. A process under
-# the race detector lingers for a second when it ends, unless GORACE says otherwise.
+# everything else, two packages at a time: three take as long, and what measures a network fails for want of a processor. All parts run,
+# also behind one that failed: who waited for the first wants to hear of the others, too. `make lint` vets; a test binary needs no second
+# look. A process under the race detector lingers for a second when it ends, unless GORACE says otherwise.
 # Packages whose tests start the whole program again and again.
 DRIVEN = ./cmd/muster ./test/...
 
