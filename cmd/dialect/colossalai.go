@@ -71,7 +71,9 @@ func ColossalRun(inv Invocation) (Request, error) {
 }
 
 func colossalParser(w *colossalWords) *parser {
-	p := &parser{prog: "colossalai run", script: "user_script", options: colossalOptions(w), beneath: torchrunRows(), through: "--extra_launch_args"}
+	p := &parser{
+		prog: "colossalai run", script: "user_script", options: colossalOptions(w), beneath: torchrunRows(), through: "--extra_launch_args",
+	}
 	p.help = func() string { return p.helpText(colossalAbout) }
 	return p
 }
