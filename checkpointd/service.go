@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -17,6 +15,7 @@ import (
 
 	"muster/checkpointd/planner"
 	"muster/internal/errhint"
+	"muster/internal/unixsocket"
 )
 
 // Config says how a node keeps its workers' checkpoints.
@@ -118,7 +117,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 		sessions: map[*session]bool{}, dirs: map[string]bool{}, places: map[string]bool{}, round: 1, begun: time.Now(),
 	}
 	var err error
-	if s.listener, err = listen(cfg.Socket); err != nil {
+	if s.listener, err = unixsocket.Listen(cfg.Socket); err != nil {
 		return nil, fmt.Errorf("cannot listen for workers that save checkpoints: %w", err)
 	}
 	s.participant = newParticipant(s)
@@ -137,22 +136,6 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 		s.wg.Go(s.tellSaved)
 	}
 	return s, nil
-}
-
-// listen makes the socket. A path that is longer than an address may be is reached through its directory.
-func listen(path string) (*net.UnixListener, error) {
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = dir.Close() }()
-	short := "/proc/self/fd/" + strconv.Itoa(int(dir.Fd())) + "/" + filepath.Base(path)
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: short, Net: "unix"})
-	if err != nil {
-		return nil, err
-	}
-	l.SetUnlinkOnClose(false) // that name will be another's; the directory is removed with all in it
-	return l, os.Chmod(path, 0o600)
 }
 
 func (s *Service) accept() {

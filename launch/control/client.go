@@ -17,6 +17,7 @@ import (
 
 	"muster/internal/durable"
 	"muster/internal/errhint"
+	"muster/internal/unixsocket"
 )
 
 // Patience is how long an answer is waited for.
@@ -215,7 +216,7 @@ func (c *Client) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 		return nil, fmt.Errorf("%w: %w", errOtherUser, err)
 	}
 	defer func() { _ = d.Close() }()
-	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", through(d))
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", unixsocket.Through(d, socketName))
 	switch {
 	case err == nil:
 	case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.ENOENT):

@@ -16,6 +16,7 @@ import (
 
 	"muster/internal/errhint"
 	"muster/internal/testutil"
+	"muster/internal/unixsocket"
 	"muster/launch/rundir"
 )
 
@@ -54,14 +55,14 @@ func TestFind(t *testing.T) {
 	t.Parallel()
 	parent, places := parentDir(t)
 	serve(t, Config{Dir: runDir(t, parent, "alive", true), Served: &fakeJob{id: "alive"}, Muster: Muster{Role: Agent}})
-	silent, err := listen(runDir(t, parent, "silent", true))
+	silent, err := unixsocket.Listen(filepath.Join(runDir(t, parent, "silent", true), socketName))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer silent.Close()
 	runDir(t, parent, "mute", true)
 	runDir(t, parent, "dead", false)
-	gone, err := listen(runDir(t, parent, "stale", false))
+	gone, err := unixsocket.Listen(filepath.Join(runDir(t, parent, "stale", false), socketName))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +211,7 @@ func TestOddAnswers(t *testing.T) {
 		if err := os.Chmod(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		l, err := listen(dir)
+		l, err := unixsocket.Listen(filepath.Join(dir, socketName))
 		if err != nil {
 			t.Fatal(err)
 		}

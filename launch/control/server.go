@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"muster/internal/errhint"
+	"muster/internal/unixsocket"
 	"muster/launch/report"
 )
 
@@ -75,7 +76,7 @@ func Serve(cfg Config) (*Server, error) {
 		streams: make(chan struct{}, mostStreams), far: make(chan net.Conn, mostFar),
 	}
 	var err error
-	if s.listener, err = listen(cfg.Dir); err != nil {
+	if s.listener, err = unixsocket.Listen(filepath.Join(cfg.Dir, socketName)); err != nil {
 		return nil, fmt.Errorf("cannot listen for muster status, stop and the like: %w", err)
 	}
 	s.closing, s.leave = context.WithCancel(context.Background())
@@ -133,27 +134,6 @@ func (s *Server) Close() error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// listen makes the socket, for this user alone. A path that is longer than an address may be is reached through its
-// directory.
-func listen(dir string) (*net.UnixListener, error) {
-	d, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = d.Close() }()
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: through(d), Net: "unix"})
-	if err != nil {
-		return nil, err
-	}
-	l.SetUnlinkOnClose(false) // that name will be another's; the directory is removed with all in it
-	return l, os.Chmod(filepath.Join(dir, socketName), 0o600)
-}
-
-// through is the address of the socket in an open directory.
-func through(d *os.File) string {
-	return "/proc/self/fd/" + strconv.Itoa(int(d.Fd())) + "/" + socketName
 }
 
 // door is the listener: another user, or one too many, is turned away before anything is read.

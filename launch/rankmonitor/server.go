@@ -9,14 +9,13 @@ import (
 	"io"
 	"net"
 	"os"
-	"path/filepath"
-	"strconv"
 	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
 
 	"muster/internal/pickle"
+	"muster/internal/unixsocket"
 	"muster/launch/job"
 )
 
@@ -75,7 +74,7 @@ func Open(path func(localRank int) string, n int, rules *job.RankMonitor, log ze
 	s := &Server{rules: rules, log: log, tell: tell}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	for i := range n {
-		l, err := listen(path(i))
+		l, err := unixsocket.Listen(path(i))
 		if err != nil {
 			s.Close()
 			return nil, fmt.Errorf("cannot listen to the RankMonitorClient of local rank %d: %w", i, err)
@@ -94,25 +93,6 @@ func (s *Server) Close() {
 		_ = r.listener.Close()
 	}
 	s.wg.Wait()
-}
-
-// listen makes a socket for this user. A path that is longer than an address may be is reached through its directory.
-func listen(path string) (*net.UnixListener, error) {
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = dir.Close() }()
-	short := "/proc/self/fd/" + strconv.Itoa(int(dir.Fd())) + "/" + filepath.Base(path)
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: short, Net: "unix"})
-	if err != nil {
-		return nil, err
-	}
-	l.SetUnlinkOnClose(false) // that name will be another's; the directory is removed with all in it
-	if err := os.Chmod(path, 0o600); err != nil {
-		return nil, errors.Join(err, l.Close())
-	}
-	return l, nil
 }
 
 func (s *Server) accept(r *rank) {
