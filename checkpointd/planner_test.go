@@ -25,6 +25,7 @@ type simNode struct {
 	loads   int
 	reads   bool // what its own rank has saved, and nothing else
 	writing *slot
+	spoilt  map[*slot]bool // what they hold is not what was saved, and nobody has noticed
 	attempt string
 	written []planner.Written
 	sent    *planner.Report
@@ -32,8 +33,23 @@ type simNode struct {
 	told    planner.SetView
 }
 
+// sound reports whether a copy is what was saved; one that is not is given up.
+func (n *simNode) sound(s *slot) bool {
+	if n.spoilt[s] && s.State == slotReady {
+		s.State = slotTorn
+	}
+	return s.State == slotReady
+}
+
 func (n *simNode) report(k planner.Key) *planner.Report {
 	n.seq++
+	for shard := range n.slots.shards {
+		for _, m := range n.told.Verify {
+			if s := n.slots.at(shard, m); s != nil {
+				n.sound(s)
+			}
+		}
+	}
 	sr := planner.SetReport{
 		Key: k, Saves: []int{n.rank}, Begun: n.slots.begun[n.rank], Loads: n.loads, Attempt: n.attempt, Written: slices.Clone(n.written),
 		Committed: planner.Never, Verified: n.told.Verify,
@@ -77,7 +93,7 @@ type sim struct {
 	round   int
 	born    int
 	disk    []moment // what was committed
-	seen    moment   // the newest that was shown as complete, and that no node was lost since
+	seen    moment   // the newest that was shown as complete, and that no node was lost since, nor a copy damaged
 	attempt int
 }
 
@@ -129,13 +145,25 @@ func (s *sim) act(fail func() bool) {
 	}
 }
 
-// complete are the moments of which all shards are there in truth, newest first.
+// damage spoils what a node has of a shard.
+func (s *sim) damage(n *simNode, shard int) {
+	for _, slot := range n.slots.shards[shard] {
+		if slot.State == slotReady {
+			n.spoilt[slot] = true
+		}
+	}
+	if !slices.Contains(s.complete(), s.seen) {
+		s.seen = planner.Never
+	}
+}
+
+// complete are the moments of which all shards are there in truth and sound, newest first.
 func (s *sim) complete() (found []moment) {
 	have := map[moment]map[int]bool{}
 	for _, n := range s.nodes {
 		for shard, slots := range n.slots.shards {
 			for _, slot := range slots {
-				if slot.State == slotReady {
+				if slot.State == slotReady && !n.spoilt[slot] {
 					if have[slot.At] == nil {
 						have[slot.At] = map[int]bool{}
 					}
@@ -166,7 +194,7 @@ func TestPlanner(t *testing.T) {
 		}
 		add := func() *simNode {
 			s.born++
-			n := &simNode{addr: fmt.Sprint("node", s.born), slots: newSlotTable(size), reads: s.leader.Local}
+			n := &simNode{addr: fmt.Sprint("node", s.born), slots: newSlotTable(size), reads: s.leader.Local, spoilt: map[*slot]bool{}}
 			n.slots.told = &toldMoments{}
 			return n
 		}
@@ -191,7 +219,7 @@ func TestPlanner(t *testing.T) {
 				return
 			}
 			sv := v.Sets[0]
-			if len(sv.Complete) > 0 && sv.Complete[0].Compare(s.seen) > 0 {
+			if len(sv.Complete) > 0 && sv.Complete[0].Compare(s.seen) > 0 && slices.Contains(s.complete(), sv.Complete[0]) {
 				s.seen = sv.Complete[0]
 			}
 			for i, d := range sv.Decisions {
@@ -232,6 +260,7 @@ func TestPlanner(t *testing.T) {
 					}
 					n.slots.begin(n.rank, slot, at, 1)
 					n.writing = slot
+					delete(n.spoilt, slot)
 				}
 			},
 			"report":  func(t *rapid.T) { n := s.nodes[rapid.IntRange(0, size-1).Draw(t, "node")]; n.sent = n.report(s.k) },
@@ -245,7 +274,12 @@ func TestPlanner(t *testing.T) {
 			},
 			"write": func(t *rapid.T) { s.write(s.nodes[rapid.IntRange(0, size-1).Draw(t, "node")], fail()) },
 			"fetch": func(t *rapid.T) { s.fetch(s.nodes[rapid.IntRange(0, size-1).Draw(t, "node")]) },
-			"load":  func(t *rapid.T) { n := s.nodes[rapid.IntRange(0, size-1).Draw(t, "node")]; n.loads++ },
+			"damage": func(t *rapid.T) {
+				if rapid.IntRange(0, 3).Draw(t, "really") == 0 {
+					s.damage(s.nodes[rapid.IntRange(0, size-1).Draw(t, "node")], rapid.IntRange(0, size-1).Draw(t, "shard"))
+				}
+			},
+			"load": func(t *rapid.T) { n := s.nodes[rapid.IntRange(0, size-1).Draw(t, "node")]; n.loads++ },
 			"gone": func(t *rapid.T) {
 				if n := s.nodes[rapid.IntRange(0, size-1).Draw(t, "node")]; rapid.IntRange(0, 9).Draw(t, "really") == 0 {
 					n.gone = true
@@ -287,13 +321,20 @@ func TestPlanner(t *testing.T) {
 		}
 		s.leader.Last()
 		s.act(never)
-		for range 40 {
+		for i := range 60 {
+			if i == 20 { // copies have been spread
+				for _, n := range s.nodes {
+					if rapid.Bool().Draw(t, "damaged") {
+						s.damage(n, rapid.IntRange(0, size-1).Draw(t, "shard"))
+					}
+				}
+			}
 			for _, n := range s.nodes {
 				if n.writing != nil {
 					n.writing.State = slotReady
 					n.writing = nil
 				}
-				n.ended = true
+				n.ended = i >= 20
 				n.sent = n.report(s.k)
 				s.leader.Report(n.rank, n.sent)
 				s.act(never)
@@ -309,11 +350,12 @@ func TestPlanner(t *testing.T) {
 			t.Fatalf("not at an end: %s", text)
 		}
 		c := s.complete()
-		if failed := len(c) > 0 && s.leader.View(0).Sets[0].Failed != ""; !failed && len(c) > 0 &&
+		if failed := len(c) > 0 && s.leader.View(0).Sets[0].Failed == "disk full"; !failed && len(c) > 0 &&
 			(len(s.disk) == 0 || s.disk[len(s.disk)-1].Compare(c[0]) < 0) {
-			t.Fatalf("%v is in memory, on disk is %v, and nobody was told", c[0], s.disk)
+			t.Fatalf("%v is in memory, on disk is %v, and the disk was not to blame: %q", c[0], s.disk, s.leader.View(0).Sets[0].Failed)
 		}
-		if len(c) > 0 && s.leader.Replicas > 1 && size > 1 {
+		damaged := slices.ContainsFunc(s.nodes, func(n *simNode) bool { return len(n.spoilt) > 0 })
+		if len(c) > 0 && s.leader.Replicas > 1 && size > 1 && !damaged { // what is damaged is not copied again before the next step
 			for shard := range size {
 				copies := 0
 				for _, n := range s.nodes {
@@ -397,6 +439,84 @@ func TestPlannerWithinNode(t *testing.T) {
 	}
 }
 
+// TestPlannerDamagedWhileWritten: a copy is found damaged while it is written, and another node has a whole one: the
+// step is written from that one at once. Where that, too, is damaged each time, it is given up after some attempts.
+func TestPlannerDamagedWhileWritten(t *testing.T) {
+	const reason = "the workers have ended"
+	k, at := planner.Key{Dir: "/d", Shards: 2}, moment{Step: 1}
+	attempt := 0
+	l := planner.NewLeader(2, func() string { attempt++; return fmt.Sprint("attempt", attempt) })
+	l.BeginRound(2, 0, "")
+	seq := uint64(0)
+	report := func(node int, ended bool, order *planner.Order, damaged bool, shards ...int) *planner.Order {
+		seq++
+		sr := planner.SetReport{Key: k, Saves: []int{node}, Begun: at, Committed: planner.Never}
+		for _, shard := range shards {
+			sr.Copies = append(sr.Copies, planner.Copy{Shard: shard, At: at})
+		}
+		if order != nil {
+			sr.Attempt = order.Attempt
+			for _, shard := range order.Shards {
+				w := planner.Written{Shard: shard, Result: json.RawMessage(`"written"`)}
+				if damaged {
+					w = planner.Written{Shard: shard, Err: "a checksum is wrong"}
+				}
+				sr.Written = append(sr.Written, w)
+			}
+		}
+		l.Report(node, &planner.Report{Seq: seq, Addr: fmt.Sprint(node), Ended: ended, Sets: []planner.SetReport{sr}})
+		return l.View(node).Sets[0].Write
+	}
+	begin := func() (first, second *planner.Order) {
+		report(0, false, nil, false, 0, 1)
+		report(1, false, nil, false, 0, 1)
+		l.Opened(k, "", nil)
+		report(0, true, nil, false, 0, 1)
+		second = report(1, true, nil, false, 0, 1)
+		return report(0, true, nil, false, 0, 1), second
+	}
+	first, second := begin()
+	if first == nil || second == nil || !slices.Equal(first.Shards, []int{0}) || !slices.Equal(second.Shards, []int{1}) || !second.Compare {
+		t.Fatalf("for %s to be written: %+v, %+v", reason, first, second)
+	}
+	if again := report(1, true, second, true, 0); again != nil {
+		t.Fatalf("what is damaged is to be written: %+v", again)
+	}
+	whole := report(0, true, first, false, 0, 1)
+	v := l.View(0).Sets[0]
+	if whole == nil || whole.Attempt == first.Attempt || !slices.Equal(whole.Shards, []int{0, 1}) || v.Failed != "" || !v.Busy {
+		t.Fatalf("the other node has it whole, and is to write %+v: %+v", whole, v)
+	}
+	report(0, true, whole, false, 0, 1)
+	var kinds []planner.ActionKind
+	for _, a := range l.Actions() {
+		kinds = append(kinds, a.Kind)
+	}
+	if !slices.Equal(kinds, []planner.ActionKind{planner.Open, planner.Abort, planner.Commit}) {
+		t.Fatalf("asked for: %v", kinds)
+	}
+	l.Committed(k, whole.Attempt, nil)
+
+	// Memory that spoils whatever comes into it: each node gets another copy from its peer before it is found again.
+	at = moment{Step: 2}
+	l.BeginRound(2, 0, "")
+	begin()
+	tries := map[string]bool{}
+	for n := range 20 {
+		report(1-n%2, true, nil, false, 0, 1)
+		if o := report(n%2, true, nil, false, 0, 1); o != nil && slices.Contains(o.Shards, 1) {
+			tries[o.Attempt] = true
+			report(n%2, true, o, true, 0)
+		}
+	}
+	if len(tries) != 3 {
+		t.Errorf("tried %d times, want once and once more for each node", len(tries))
+	}
+	if v := l.View(0).Sets[0]; v.Failed == "" || v.Lost || v.Busy {
+		t.Fatalf("given up: %+v", v)
+	}
+}
+
 // write has a node write one of the shards that it was told to.
 func (s *sim) write(n *simNode, fail bool) {
 	o := n.told.Write
@@ -408,9 +528,12 @@ func (s *sim) write(n *simNode, fail bool) {
 			continue
 		}
 		w := planner.Written{Shard: shard}
-		if fail {
+		switch {
+		case o.Compare && !n.sound(n.slots.at(shard, o.At)):
+			w.Err = "a checksum is wrong"
+		case fail:
 			w.Err = "disk full"
-		} else {
+		default:
 			w.Result, _ = json.Marshal(fmt.Sprintf("%d %v %s", shard, o.At, o.Attempt))
 		}
 		n.written = append(n.written, w)
@@ -423,6 +546,9 @@ func (s *sim) fetch(n *simNode) {
 	for _, f := range n.told.Fetch {
 		if n.slots.at(f.Shard, f.At) != nil || f.From >= len(s.nodes) || s.nodes[f.From].slots.at(f.Shard, f.At) == nil {
 			continue
+		}
+		if from := s.nodes[f.From]; !from.sound(from.slots.at(f.Shard, f.At)) {
+			continue // its digest is another one
 		}
 		slot := n.slots.add(f.Shard, 1)
 		slot.State, slot.At = slotReady, f.At

@@ -15,6 +15,8 @@ type flush struct {
 	results    []json.RawMessage // by shard; nil where it is not written yet
 	writers    []string          // by shard: the address of the node that writes it, which stays the same over rounds
 	committing bool
+	damaged    bool // a writer that reports a failure has lost its copy
+	retries    int  // how often it was begun again since another node had a whole copy
 }
 
 // collect takes what a node has written.
@@ -27,8 +29,11 @@ func (s *set) collect(sr *SetReport) {
 		if w.Shard < 0 || w.Shard >= s.Shards {
 			continue
 		}
-		if w.Err != "" && s.failed == "" {
-			s.failed = Clean(strings.ReplaceAll(w.Err, "\n", "; "), maxText)
+		if w.Err != "" {
+			if s.failed == "" {
+				s.failed = Clean(strings.ReplaceAll(w.Err, "\n", "; "), maxText)
+			}
+			f.damaged = f.damaged || !slices.ContainsFunc(sr.Copies, func(c Copy) bool { return c.Shard == w.Shard && c.At == f.at })
 		}
 		f.results[w.Shard] = w.Result
 	}
@@ -105,8 +110,12 @@ func (l *Leader) flush(s *set) {
 	case s.failed != "" && (l.all() || l.ended): // before nobody knows what is complete
 		l.act(Abort, s, func(a *Action) { a.Attempt, a.At, a.Why = f.attempt, f.at, s.failed })
 		s.failedAt, s.lost = f.at, !slices.Contains(s.whole, f.at)
-		if s.running = nil; s.lost {
+		s.running = nil
+		switch {
+		case s.lost:
 			s.trigger = f.why // an older one will do
+		case f.damaged && f.retries < l.size && s.pending == nil && f.at.Compare(s.committed) > 0: // other nodes have it whole
+			s.pending = &flush{at: f.at, why: f.why, retries: f.retries + 1}
 		}
 		l.flush(s)
 	case s.failed == "" && missing == 0:
