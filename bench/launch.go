@@ -149,14 +149,14 @@ func (b *bench) shell(n, maxRestarts, hold int) jobSpec {
 	}
 }
 
-// size is that of the binary, which must be the one that is shipped: stripped and static.
+// size is that of the binary, which must be the one that is shipped: stripped and static. Its budget is that of scripts/size.sh.
 func size(_ context.Context, b *bench) ([]row, error) {
 	info, err := os.Stat(b.binary)
 	if err != nil {
 		return nil, err
 	}
 	mb := float64(info.Size()) / 1e6
-	return []row{{Figure: "size of the static binary", Ours: mb, Unit: "MB", Budget: "≤ 25 MB", Pass: mb <= 25}}, nil
+	return []row{{Figure: "size of the static binary", Ours: mb, Unit: "MB", Budget: "≤ 32 MB", Pass: mb <= 32}}, nil
 }
 
 // survival counts the jobs of 8 gloo workers that end well although one worker is killed.
