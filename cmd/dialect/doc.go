@@ -53,6 +53,8 @@ type Machine struct {
 	Accelerators func(fake string) (backend string, n int)
 	// FreePort finds a port at which nothing listens; nil: there is none to be found.
 	FreePort func() (int, error)
+	// Stat looks at a file, as os.Stat does; nil: nobody looks.
+	Stat func(name string) (fs.FileInfo, error)
 }
 
 // Request is what a command line asks for: a job, and what to do with it.

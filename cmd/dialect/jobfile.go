@@ -244,6 +244,7 @@ func (f *jobFile) place(r *Request, inv Invocation, words *ownWords, env environ
 			j.NodeEnv = n.Env
 		}
 	}
+	f.mustBeHere(r, inv, at, wrong)
 	j.Reached = f.file.Reached(at, f.here)
 	if f.file.Launcher != nil {
 		for i, p := range f.file.Pods {

@@ -375,6 +375,33 @@ func TestJobFileScenarios(t *testing.T) {
 	}
 }
 
+// TestJobFileScriptGone refuses jobs of all kinds whose script is not here, with its place, and starts nothing. On hosts it
+// is looked for where it would run.
+func TestJobFileScriptGone(t *testing.T) {
+	t.Parallel()
+	gone := filepath.Join(t.TempDir(), "gone")
+	for _, k := range scenarioKinds {
+		text := strings.NewReplacer("WORKER", gone, "PORT", "29500").Replace(k.text)
+		before, _, _ := strings.Cut(text, gone)
+		line := strings.Count(before, "\n") + 1
+		place := fmt.Sprintf("job.yaml:%d:%d: spec.", line, len(before)-strings.LastIndex(before, "\n"))
+		got := muster(t, nil, "run", "-f", writeJob(t, text))
+		if got.status != 2 || !strings.Contains(got.stderr, place) || !strings.Contains(got.stderr, "cannot find the script \""+gone) ||
+			strings.Contains(got.stderr, "round") {
+			t.Errorf("%s: status %d, want 2 and %s\n%s%s", k.name, got.status, place, got.stdout, got.stderr)
+		}
+	}
+	file := writeJob(t, fmt.Sprintf(`apiVersion: batch/v1
+kind: Job
+metadata: {name: gone}
+spec: {parallelism: 2, completionMode: Indexed, template: {spec: {containers: [{command: [python3, %s.py]}]}}}
+`, gone))
+	got := muster(t, nil, "run", "-f", file, "--hosts", "localhost,127.0.0.3")
+	if got.status != 127 || !strings.Contains(got.stderr, "127.0.0.3: cannot find the script") {
+		t.Errorf("status %d, want 127\n%s%s", got.status, got.stdout, got.stderr)
+	}
+}
+
 // TestJobFileGang starts nothing where a node is missing, for as long as the file's PodGroup says, and names it.
 func TestJobFileGang(t *testing.T) {
 	if !soakMode() {

@@ -19,7 +19,7 @@ func (a *app) surroundings() dialect.Machine {
 	}
 	return dialect.Machine{
 		Files: os.DirFS("/"), Hostname: here.Hostname(), OwnAddr: hostaddr.Outward, Accelerators: count,
-		FreePort: unusedPort,
+		FreePort: unusedPort, Stat: os.Stat,
 	}
 }
 

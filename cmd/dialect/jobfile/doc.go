@@ -122,6 +122,8 @@ type File struct {
 	files func(at Places) map[string]string
 	// reached are the rules by which the launcher's hosts come and go, by the hostfile among the files; nil: they do not.
 	reached *job.ReachedHosts
+	// lacking are the words of commands that Lacks has told of.
+	lacking map[*yaml.Node]bool
 }
 
 // shape is what kinds with elastic meetings know of them.
@@ -149,8 +151,8 @@ type Pod struct {
 	// Source is where the number of replicas stands.
 	Source job.Source
 
-	env     []variable
-	command *yaml.Node
+	env   []variable
+	lists []value // in which the words of Argv stand
 }
 
 // Places are where a job's nodes are.

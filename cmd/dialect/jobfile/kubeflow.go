@@ -80,7 +80,7 @@ func (r *reader) pod(t template, role, name string, i int, source job.Source) Po
 	}
 	return Pod{
 		Role: role, Index: i, Name: name, Accelerators: t.accelerators, Vendor: t.vendor, Resource: t.resource, Source: source,
-		Argv: slices.Concat(t.argv, t.args, r.Args), env: t.env, command: t.command.node,
+		Argv: slices.Concat(t.argv, t.args, r.Args), env: t.env, lists: t.lists,
 	}
 }
 
@@ -348,11 +348,14 @@ func trainJob(v value) {
 			t.object(fields{
 				"image": cluster(whyImage),
 				"command": func(c value) {
-					g.template.argv = c.texts()
+					g.template.argv = g.template.words(c)
 					g.template.command = c
 					c.note(Applied, "the node's command")
 				},
-				"args":             func(a value) { g.template.args = a.texts(); a.note(Applied, "arguments of the node's command") },
+				"args": func(a value) {
+					g.template.args = g.template.words(a)
+					a.note(Applied, "arguments of the node's command")
+				},
 				"env":              func(e value) { e.list(func(item value) { item.variable(&g.template) }) },
 				"numNodes":         g.count,
 				"resourcesPerNode": func(res value) { res.resources(&g.template) },

@@ -169,7 +169,7 @@ func (f *File) node(p *Pod, i int, at Places, names func(string) string) Node {
 		n.Argv[j] = expand(names(word), values)
 	}
 	if !f.Native {
-		n.Argv = asLauncher(n.Argv)
+		n.Argv = AsLauncher(n.Argv)
 	}
 	return n
 }
@@ -239,8 +239,8 @@ var launchers = []string{
 	"mpiexec", "torch.distributed.run", "torch.distributed.launch",
 }
 
-// asLauncher names a launcher so that muster's is found.
-func asLauncher(argv []string) []string {
+// AsLauncher names a launcher in a command so that muster's is found.
+func AsLauncher(argv []string) []string {
 	if len(argv) == 0 {
 		return argv
 	}

@@ -30,7 +30,8 @@ const (
 // template is a pod's template as far as it counts here.
 type template struct {
 	argv, args    []string
-	command       value // where the command stands, its node is nil without one
+	lists         []value // in which their words stand
+	command       value   // where the command stands, its node is nil without one
 	container     value
 	env           []variable
 	restartPolicy value
@@ -150,8 +151,8 @@ func (v value) trainer(k known, t *template) {
 	}
 	v.object(fields{
 		"name":       func(n value) { n.text(); note(n, runs) },
-		"command":    func(c value) { t.argv = c.texts(); t.command = c; note(c, "the node's command") },
-		"args":       func(a value) { t.args = a.texts(); note(a, "arguments of the node's command") },
+		"command":    func(c value) { t.argv = t.words(c); t.command = c; note(c, "the node's command") },
+		"args":       func(a value) { t.args = t.words(a); note(a, "arguments of the node's command") },
 		"env":        func(e value) { e.list(func(item value) { item.variable(t) }) },
 		"envFrom":    func(e value) { e.list(func(item value) { item.variables(t) }) },
 		"workingDir": cluster(whyDirectory),

@@ -88,10 +88,13 @@ func Read(o Options) (*File, error) {
 	if r.wrong != nil {
 		return nil, r.wrong
 	}
-	slices.SortStableFunc(r.file.Lines, func(a, b Line) int { return a.line - b.line })
+	r.file.sort()
 	r.file.Accelerated = slices.ContainsFunc(r.file.Pods, func(p Pod) bool { return p.Accelerators > 0 })
 	return r.file, nil
 }
+
+// sort puts the lines into their order.
+func (f *File) sort() { slices.SortStableFunc(f.Lines, func(a, b Line) int { return a.line - b.line }) }
 
 // kindOf is the kind of a document as it is called here: two projects have a Job.
 func kindOf(d *yaml.Node) string {

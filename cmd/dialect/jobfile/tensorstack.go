@@ -21,29 +21,29 @@ var sleeping = []string{"sleep", "inf"}
 // mode is what runMode says.
 type mode struct {
 	debug    bool
-	commands map[string][]string // by replicas' types
+	commands map[string]template // by replicas' types
 	at       value
 }
 
 // runMode reads how a job of TensorStack is run: as it is, for debugging, or not now.
 func (m *mode) runMode(v value) {
-	m.commands = map[string][]string{}
+	m.commands = map[string]template{}
 	var debugged []func()
-	specs := func(then func(item value, kind string, command []string)) func(value) {
+	specs := func(then func(item value, kind string, command template)) func(value) {
 		return func(list value) {
 			list.list(func(item value) {
 				var kind string
-				var command, args []string
+				var t template
 				item.object(fields{
-					"type":    func(t value) { kind, _ = t.text() },
-					"command": func(c value) { command = c.texts() },
-					"args":    func(a value) { args = a.texts() },
+					"type":    func(name value) { kind, _ = name.text() },
+					"command": func(c value) { t.argv = t.words(c) },
+					"args":    func(a value) { t.args = t.words(a) },
 					"skipInitContainer": func(s value) {
 						s.boolean()
 						s.note(Cluster, whyPrepared)
 					},
 				})
-				then(item, kind, slices.Concat(command, args))
+				then(item, kind, t)
 			})
 		}
 	}
@@ -59,7 +59,7 @@ func (m *mode) runMode(v value) {
 				"enable": on, "enabled": on,
 				"replicaSpecs": func(list value) {
 					list.note(Mapped, "the commands of debug mode")
-					specs(func(_ value, kind string, command []string) {
+					specs(func(_ value, kind string, command template) {
 						debugged = append(debugged, func() { m.commands[kind] = command })
 					})(list)
 				},
@@ -69,7 +69,8 @@ func (m *mode) runMode(v value) {
 			p.object(fields{
 				"enabled": paused, "enable": paused,
 				"resumeSpecs": func(list value) {
-					specs(func(item value, _ string, command []string) {
+					specs(func(item value, _ string, t template) {
+						command := slices.Concat(t.argv, t.args)
 						if len(command) == 0 {
 							item.note(Mapped, "muster pause, and muster resume, which starts the job's own command again")
 							return
@@ -86,12 +87,13 @@ func (m *mode) runMode(v value) {
 	}
 }
 
-// of is the command of a kind of replicas in debug mode.
-func (m *mode) of(kind string) []string {
-	if c := m.commands[kind]; len(c) > 0 {
-		return c
+// run has a kind of replicas run its command of debug mode.
+func (m *mode) run(kind string, t *template) {
+	c := m.commands[kind]
+	if len(c.argv)+len(c.args) == 0 {
+		c.argv = sleeping
 	}
-	return sleeping
+	t.argv, t.args, t.lists = c.argv, c.args, c.lists
 }
 
 // scheduler reads nothing of what schedules a job.
@@ -195,7 +197,7 @@ func pytorchTrainingJob(v value) {
 			g.template.argv = append([]string{"torchrun"}, extra...)
 		}
 		if m.debug {
-			g.template.argv, g.template.args = m.of(g.role), nil
+			m.run(g.role, &g.template)
 		}
 		role := g.role
 		r.pods(*g, v, func(i int) string { return fmt.Sprintf("%s-%s-%d", f.Name, role, i) })
@@ -256,7 +258,7 @@ func colossalAIJob(v value) {
 					}
 				},
 				"command": func(c value) {
-					command = c.texts()
+					command = launcher.words(c)
 					c.note(Applied, "the script and its arguments, behind colossalai run")
 				},
 				"torchArgs": func(a value) { options = a.texts(); a.note(Applied, "further options of colossalai run") },
@@ -296,7 +298,7 @@ func colossalAIJob(v value) {
 	const hostfile = "/etc/colossalai/hostfile"
 	launcher.argv = slices.Concat([]string{"colossalai", "run", "--hostfile", hostfile, "--nproc_per_node", procs}, options, command)
 	if m.debug {
-		launcher.argv = m.of("launcher")
+		m.run("launcher", &launcher)
 	}
 	first := r.pod(launcher, "launcher", f.Name+"-launcher", 0, v.source())
 	f.Launcher = &first
