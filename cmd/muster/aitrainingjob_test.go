@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // edl is the AITrainingJob of Baidu's guide: a launcher with a command, and trainers with rules of their own.
@@ -52,20 +53,20 @@ func hostsOf(sizes map[string]int, size int) (hosts []string) {
 // TestAITrainingJobHorovod trains with real Horovod: a host is lost, and one with another name takes its place;
 // hosts are added and taken away, and a second loss is beyond the limit.
 func TestAITrainingJobHorovod(t *testing.T) {
-	if !soakMode() {
+	if !drive.Soak() {
 		t.Skip("MUSTER_SOAK=1 runs it")
 	}
 	t.Parallel()
 	python := filepath.Join(testutil.Peer(t, "horovod"), "python")
 	dir := t.TempDir()
 	script := "export HOROVOD_GLOO_TIMEOUT_SECONDS=30 && horovodrun -np 2 --min-np=1 --max-np=5 --host-discovery-script " +
-		"/etc/edl/discover_hosts.sh " + python + " -W ignore " + horovodWorker(t, "elastic_worker.py") + " " + dir
-	j := start(t, nil, "run", "-f",
+		"/etc/edl/discover_hosts.sh " + python + " -W ignore " + drive.HorovodWorker(t, "elastic_worker.py") + " " + dir
+	j := drive.Start(t, nil, "run", "-f",
 		writeJob(t, fmt.Sprintf(edl, "", script, 2, "failPolicy: None\n      restartPolicy: OnNodeFail\n      restartLimit: 1")))
 	train := func(hosts ...string) {
 		t.Helper()
 		testutil.Eventually(t, 3*time.Minute, fmt.Sprintf("%s train together", hosts), func() bool {
-			got := hostsOf(worlds(t, dir), len(hosts))
+			got := hostsOf(drive.HorovodWorlds(t, dir), len(hosts))
 			for _, h := range hosts {
 				if !slices.Contains(got, h) {
 					return false
@@ -75,21 +76,21 @@ func TestAITrainingJobHorovod(t *testing.T) {
 		})
 	}
 	train("127.0.0.1", "127.0.0.2")
-	steering(t, j.runtimeDir, "scale", "9", "edl").expect(t, 2, "its file allows 1 to 5")
-	steering(t, j.runtimeDir, "kill-node", "edl-trainer-7", "edl").expect(t, 2, `no host "edl-trainer-7"`, "edl-trainer-1 (127.0.0.2)")
-	steering(t, j.runtimeDir, "scale", "3", "edl").expect(t, 0, "finds 3 hosts from now on: edl-trainer-2 (127.0.0.3)")
+	drive.Beside(t, j.RuntimeDir, "scale", "9", "edl").Expect(t, 2, "its file allows 1 to 5")
+	drive.Beside(t, j.RuntimeDir, "kill-node", "edl-trainer-7", "edl").Expect(t, 2, `no host "edl-trainer-7"`, "edl-trainer-1 (127.0.0.2)")
+	drive.Beside(t, j.RuntimeDir, "scale", "3", "edl").Expect(t, 0, "finds 3 hosts from now on: edl-trainer-2 (127.0.0.3)")
 	train("127.0.0.1", "127.0.0.2", "127.0.0.3")
-	steering(t, j.runtimeDir, "kill-node", "edl-trainer-1", "edl").expect(t, 0,
+	drive.Beside(t, j.RuntimeDir, "kill-node", "edl-trainer-1", "edl").Expect(t, 0,
 		"edl-trainer-1 (127.0.0.2) is lost, and edl-trainer-3 (127.0.0.4) takes its place")
 	train("127.0.0.1", "127.0.0.3", "127.0.0.4")
-	steering(t, j.runtimeDir, "kill-node", "127.0.0.4", "edl").expect(t, 0, "is not replaced: the limit of 1 is reached")
+	drive.Beside(t, j.RuntimeDir, "kill-node", "127.0.0.4", "edl").Expect(t, 0, "is not replaced: the limit of 1 is reached")
 	train("127.0.0.1", "127.0.0.3")
-	steering(t, j.runtimeDir, "scale", "1", "edl").expect(t, 0, "no more edl-trainer-2 (127.0.0.3)")
+	drive.Beside(t, j.RuntimeDir, "scale", "1", "edl").Expect(t, 0, "no more edl-trainer-2 (127.0.0.3)")
 	train("127.0.0.1")
 	if err := os.WriteFile(filepath.Join(dir, "stop"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := j.wait(); got.status != 0 {
-		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	if got := j.End(); got.Status != 0 {
+		t.Errorf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"muster/internal/testutil"
 	"muster/rendezvous/membership"
 	"muster/rendezvous/tcpstore"
+	"muster/test/drive"
 )
 
 // attacker stands between an agent and the store of a job, whose token it does not have: it reads along which keys
@@ -318,32 +319,32 @@ func foreseen(seen []string) (keys []string) {
 
 // attacked is a job of two nodes with a token, of which one comes through an attacker.
 type attacked struct {
-	*meet
+	*drive.Meet
 	*attacker
 }
 
 // workHonestly is a worker that waits at the gate, and leaves a note that its work is done. A rank FAILS fails after
 // it.
-const workHonestly = untilGate + `: > "$OUT/done.$RANK"; [ "$RANK" != "$FAILS" ] || exit 7`
+const workHonestly = drive.UntilGate + `: > "$OUT/done.$RANK"; [ "$RANK" != "$FAILS" ] || exit 7`
 
 // startAttacked starts a job that keeps checkpoints. Python has torch: without it a network check tells little.
 func startAttacked(t *testing.T, token, fails string, flags ...string) *attacked {
 	t.Helper()
-	port := freePort(t)
+	port := drive.FreePort(t)
 	a := &attacked{attacker: newAttacker(t, "127.0.0.1:"+port)}
-	a.meet = newMeet(t, workHonestly, append(flags, "--nnodes=2", "--run-id=victim", "--join-timeout=15s", "--token-file="+token,
+	a.Meet = drive.NewMeet(t, workHonestly, append(flags, "--nnodes=2", "--run-id=victim", "--join-timeout=15s", "--token-file="+token,
 		"--ckpt=on", "--ckpt-dir="+t.TempDir(), "--ckpt-replicas=1")...)
-	a.native = true
-	a.env = []string{"FAILS=" + fails, "PATH=" + filepath.Dir(testutil.DebianTorch(t)) + ":" + os.Getenv("PATH")}
-	a.start(0, "--rdzv=muster://127.0.0.1:"+port)
-	a.start(1, "--rdzv=muster://"+a.relay.Addr().String())
+	a.Native = true
+	a.Env = []string{"FAILS=" + fails, "PATH=" + filepath.Dir(testutil.DebianTorch(t)) + ":" + os.Getenv("PATH")}
+	a.Start(0, "--rdzv=muster://127.0.0.1:"+port)
+	a.Start(1, "--rdzv=muster://"+a.relay.Addr().String())
 	return a
 }
 
 // done reports whether every worker has done its work.
 func (a *attacked) done() bool {
 	for rank := range 2 {
-		if _, err := os.Stat(filepath.Join(a.out, fmt.Sprintf("done.%d", rank))); err != nil {
+		if _, err := os.Stat(filepath.Join(a.Out, fmt.Sprintf("done.%d", rank))); err != nil {
 			return false
 		}
 	}
@@ -371,11 +372,11 @@ func TestAttackStore(t *testing.T) {
 	for fails, status := range map[string]int{"none": 0, "1": 7} { // the work of one of them is done
 		early := startAttacked(t, token, fails, withCheck(fails, 0)...)
 		recorded := early.spy(t.Context(), early.reach(t))
-		early.seen(0, 0, 0)
-		early.seen(1, 0, 0)
-		early.open()
-		for _, j := range early.agents {
-			early.ends(j, status)
+		early.Seen(0, 0, 0)
+		early.Seen(1, 0, 0)
+		early.Open()
+		for _, j := range early.Agents {
+			early.Ends(j, status)
 		}
 		for key, value := range recorded() {
 			keys[key], before[kindOf(key)] = true, append(before[kindOf(key)], value)
@@ -418,9 +419,9 @@ func TestAttackStore(t *testing.T) {
 				if a.done() {
 					t.Error("workers went through a closed gate")
 				}
-				a.open()
-				for _, j := range a.agents {
-					got := j.wait()
+				a.Open()
+				for _, j := range a.Agents {
+					got := j.End()
 					a.judge(t, got, fails)
 				}
 				stop()
@@ -431,19 +432,19 @@ func TestAttackStore(t *testing.T) {
 }
 
 // judge fails the test where an agent has believed the attacker.
-func (a *attacked) judge(t *testing.T, got outcome, fails string) {
+func (a *attacked) judge(t *testing.T, got drive.Outcome, fails string) {
 	t.Helper()
-	t.Logf("status %d after %v", got.status, got.elapsed)
+	t.Logf("status %d after %v", got.Status, got.Elapsed)
 	switch {
-	case strings.Contains(got.stderr, "panic:"), strings.Contains(got.stderr, "internal error"):
-		t.Errorf("the agent broke:\n%s", got.stderr)
-	case got.status == 0 && fails == "none" && a.done(), got.status == 7 && fails == "1":
-	case got.status == 75 || got.status == 2 || got.status == 82: // a named error
-		if !strings.Contains(got.stderr, "error") {
-			t.Errorf("status %d without an error:\n%s", got.status, got.stderr)
+	case strings.Contains(got.Stderr, "panic:"), strings.Contains(got.Stderr, "internal error"):
+		t.Errorf("the agent broke:\n%s", got.Stderr)
+	case got.Status == 0 && fails == "none" && a.done(), got.Status == 7 && fails == "1":
+	case got.Status == 75 || got.Status == 2 || got.Status == 82: // a named error
+		if !strings.Contains(got.Stderr, "error") {
+			t.Errorf("status %d without an error:\n%s", got.Status, got.Stderr)
 		}
 	default:
-		t.Errorf("status %d; work done: %v\n%s", got.status, a.done(), got.stderr)
+		t.Errorf("status %d; work done: %v\n%s", got.Status, a.done(), got.Stderr)
 	}
 }
 

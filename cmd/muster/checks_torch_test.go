@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // boxSpec is eight GPUs with healthy links, and what else a test wants.
@@ -54,9 +55,9 @@ const busyBandwidth = "3000"
 func TestCheckSwitchbox(t *testing.T) {
 	python := testutil.Torch(t)
 	example := filepath.Join("..", "..", "examples", "8gpus.yaml") // says nothing of links
-	if got := muster(t, nil, "check", "--all", "--switchbox-check", "--python", python, "--accelerator", "fake:"+example, "--probe-exec",
-		"none", "--min-bandwidth", busyBandwidth); !strings.Contains(got.stdout, "4 of 4 channels are healthy") {
-		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	if got := drive.Run(t, nil, "check", "--all", "--switchbox-check", "--python", python, "--accelerator", "fake:"+example, "--probe-exec",
+		"none", "--min-bandwidth", busyBandwidth); !strings.Contains(got.Stdout, "4 of 4 channels are healthy") {
+		t.Errorf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
 	for _, b := range boxes {
 		t.Run(strings.ReplaceAll(b.name, " ", "_"), func(t *testing.T) {
@@ -65,17 +66,17 @@ func TestCheckSwitchbox(t *testing.T) {
 				"check", "--all", "--switchbox-check", "--python", python, "--accelerator",
 				"fake:" + boxSpec(t, b.spec), "--probe-exec", "none", "--min-bandwidth", busyBandwidth,
 			}, b.flags...)
-			got := muster(t, nil, args...)
-			if got.status != b.status {
-				t.Errorf("status %d, want %d", got.status, b.status)
+			got := drive.Run(t, nil, args...)
+			if got.Status != b.status {
+				t.Errorf("status %d, want %d", got.Status, b.status)
 			}
 			for _, want := range b.says {
-				if !strings.Contains(got.stdout, want) {
+				if !strings.Contains(got.Stdout, want) {
 					t.Errorf("%q is missing", want)
 				}
 			}
 			if t.Failed() {
-				t.Logf("%s%s", got.stdout, got.stderr)
+				t.Logf("%s%s", got.Stdout, got.Stderr)
 			}
 		})
 	}
@@ -100,10 +101,10 @@ func TestGuide(t *testing.T) {
 			if err := os.WriteFile(script, []byte("print('trains')\n"), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			got := muster(t, []string{"MUSTER_FAKE=" + boxSpec(t, c.spec), "PYTHON_EXEC=" + python}, append(guide, script)...)
-			if got.status != c.status || !strings.Contains(got.stderr, c.says) ||
-				strings.Contains(got.stdout, "trains") != (c.status == 0) {
-				t.Errorf("status %d, want %d:\n%s%s", got.status, c.status, got.stdout, got.stderr)
+			got := drive.Run(t, []string{"MUSTER_FAKE=" + boxSpec(t, c.spec), "PYTHON_EXEC=" + python}, append(guide, script)...)
+			if got.Status != c.status || !strings.Contains(got.Stderr, c.says) ||
+				strings.Contains(got.Stdout, "trains") != (c.status == 0) {
+				t.Errorf("status %d, want %d:\n%s%s", got.Status, c.status, got.Stdout, got.Stderr)
 			}
 		})
 	}
@@ -127,12 +128,12 @@ func TestSimulate(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := t.TempDir()
-	got := muster(t, []string{"MUSTER_FAKE=" + spec}, "run", "--network-check", "--simulate-nodes", "4", "--nnodes", "2:4",
+	got := drive.Run(t, []string{"MUSTER_FAKE=" + spec}, "run", "--network-check", "--simulate-nodes", "4", "--nnodes", "2:4",
 		"--last-call", "1s",
 		"--on-node-fault", `echo "$MUSTER_NODE $MUSTER_VERDICT" >> `+out+`/told`, "--report", out, "--", python, "-c",
 		"import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])")
-	if got.status != 0 || strings.Count(got.stdout, " of 3") != 3 || !strings.Contains(got.stderr, "remap-failed") {
-		t.Errorf("status %d:\n%s%s", got.status, got.stdout, got.stderr)
+	if got.Status != 0 || strings.Count(got.Stdout, " of 3") != 3 || !strings.Contains(got.Stderr, "remap-failed") {
+		t.Errorf("status %d:\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
 	if told, _ := os.ReadFile(filepath.Join(out, "told")); string(told) != "node-2 faulty\n" {
 		t.Errorf("the command was told %q", told)
@@ -157,14 +158,14 @@ func TestCheckForked(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got := muster(t, []string{"MUSTER_FAKE=" + spec, "TORCH_DISTRIBUTED_DEBUG=DETAIL"}, "run", "--warm", "auto", "--network-check",
+	got := drive.Run(t, []string{"MUSTER_FAKE=" + spec, "TORCH_DISTRIBUTED_DEBUG=DETAIL"}, "run", "--warm", "auto", "--network-check",
 		"--report", dir,
 		"--simulate-nodes", "2", "--log-level", "debug", "--", python, script)
-	if got.status != 0 || strings.Count(got.stdout, "trains with True") != 2 {
-		t.Errorf("status %d:\n%s%s", got.status, got.stdout, got.stderr)
+	if got.Status != 0 || strings.Count(got.Stdout, "trains with True") != 2 {
+		t.Errorf("status %d:\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
-	if checks, workers := strings.Count(got.stderr, `"what":"the check of device 0"`), forked(got); checks != 2 || workers != 2 {
-		t.Errorf("%d processes of the check and %d workers were forked, want 2 and 2\n%s", checks, workers, got.stderr)
+	if checks, workers := strings.Count(got.Stderr, `"what":"the check of device 0"`), forked(got); checks != 2 || workers != 2 {
+		t.Errorf("%d processes of the check and %d workers were forked, want 2 and 2\n%s", checks, workers, got.Stderr)
 	}
 	if report, _ := os.ReadFile(filepath.Join(dir, "network-check-0.txt")); !strings.Contains(string(report), "all 2 nodes may take part") {
 		t.Errorf("report:\n%s", report)
@@ -187,11 +188,11 @@ func TestCheckForkedFromWhatCannotBeTested(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got := muster(t, []string{"MUSTER_FAKE=" + spec}, "run", "--warm", "changes", "--network-check", "--log-level", "debug", "--",
+	got := drive.Run(t, []string{"MUSTER_FAKE=" + spec}, "run", "--warm", "changes", "--network-check", "--log-level", "debug", "--",
 		python, script)
-	if got.status != 0 || !strings.Contains(got.stdout, "trains") || strings.Count(got.stderr, `"what":"the check of device 0"`) != 1 ||
-		!strings.Contains(got.stderr, "one that was forked from the template has failed") {
-		t.Errorf("status %d:\n%s%s", got.status, got.stdout, got.stderr)
+	if got.Status != 0 || !strings.Contains(got.Stdout, "trains") || strings.Count(got.Stderr, `"what":"the check of device 0"`) != 1 ||
+		!strings.Contains(got.Stderr, "one that was forked from the template has failed") {
+		t.Errorf("status %d:\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
 }
 
@@ -208,16 +209,16 @@ func TestSimulationEnds(t *testing.T) {
 	}{{syscall.SIGTERM, 143}, {syscall.SIGKILL, 137}} {
 		t.Run(s.signal.String(), func(t *testing.T) {
 			mark := fmt.Sprintf("simulation-%d-%d", os.Getpid(), s.signal)
-			j := start(t, []string{"MUSTER_FAKE=" + spec}, "run", "--simulate-nodes", "3", "--", "sh", "-c",
+			j := drive.Start(t, []string{"MUSTER_FAKE=" + spec}, "run", "--simulate-nodes", "3", "--", "sh", "-c",
 				"echo ready; while :; do sleep 0.1; done; : "+mark)
 			testutil.Eventually(t, time.Minute, "three workers are ready",
-				func() bool { return strings.Count(j.out.String(), "ready") == 3 })
+				func() bool { return strings.Count(j.Out.String(), "ready") == 3 })
 			j.Signal(s.signal)
-			if got := j.wait(); got.status != s.status {
-				t.Errorf("status %d, want %d\n%s", got.status, s.status, got.stderr)
+			if got := j.End(); got.Status != s.status {
+				t.Errorf("status %d, want %d\n%s", got.Status, s.status, got.Stderr)
 			}
 			testutil.Eventually(t, time.Minute, "nothing is left",
-				func() bool { return len(processes(t, spec)) == 0 && len(processes(t, mark)) == 0 })
+				func() bool { return len(drive.Processes(t, spec)) == 0 && len(drive.Processes(t, mark)) == 0 })
 		})
 	}
 }

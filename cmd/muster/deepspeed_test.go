@@ -11,6 +11,7 @@ import (
 
 	"muster/internal/accel"
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // deepSpeedDifferences are those between what DeepSpeed's launcher and muster give a worker. docs/compat/deepspeed.md
@@ -43,7 +44,7 @@ func TestDeepSpeedWorkers(t *testing.T) {
 			t.Parallel()
 			far := []string{"HOME=" + filepath.Join(c.dir, "far"), "PATH=/usr/bin:/bin", "LANG=C.UTF-8", "OF_THE_HOST=1"}
 			stand := filepath.Join(c.dir, "bin")
-			writeTree(t, filepath.Join(stand, "ssh"), farSSH(far), 0o700)
+			drive.WriteTree(t, filepath.Join(stand, "ssh"), farSSH(far), 0o700)
 			environ := c.environ(stand, bin)
 			theirs := c.run(t, environ, c.command)
 			req := c.request(t, environ)
@@ -93,9 +94,9 @@ func TestDeepSpeedDevices(t *testing.T) {
 		}
 		args := append([]string{"deepspeed", "--hostfile", "", "--master_port", "0", "--no_python", "--no_local_rank"},
 			strings.Fields(c.args)...)
-		got := muster(t, environ, append(args, "sh", "-c", sayDevices)...)
-		if on := said(got); got.status != 0 || len(on) == 0 || !strings.HasPrefix("on "+on[0]+" ", c.want+" ") {
-			t.Errorf("%s %s %s: status %d, %q, want %q\n%s", c.spec, c.env, c.args, got.status, on, c.want, got.stderr)
+		got := drive.Run(t, environ, append(args, "sh", "-c", sayDevices)...)
+		if on := said(got); got.Status != 0 || len(on) == 0 || !strings.HasPrefix("on "+on[0]+" ", c.want+" ") {
+			t.Errorf("%s %s %s: status %d, %q, want %q\n%s", c.spec, c.env, c.args, got.Status, on, c.want, got.Stderr)
 		}
 	}
 }
@@ -105,11 +106,11 @@ func TestDeepSpeedDevices(t *testing.T) {
 func TestDeepSpeedFiles(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "new", "logs")
-	got := muster(t, nil, "deepspeed", "--num_gpus", "2", "--master_port", "0", "--no_python", "--no_local_rank", "--enable_each_rank_log",
+	got := drive.Run(t, nil, "deepspeed", "--num_gpus", "2", "--master_port", "0", "--no_python", "--no_local_rank", "--enable_each_rank_log",
 		dir, "--save_pid",
 		"sh", "-c", `echo rank $RANK; echo more of $RANK >&2; cat /tmp/$PPID.deepspeed`, "sh")
-	if got.status != 0 || strings.Contains(got.stdout, "rank") || strings.Contains(got.stderr, "more of") {
-		t.Fatalf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	if got.Status != 0 || strings.Contains(got.Stdout, "rank") || strings.Contains(got.Stderr, "more of") {
+		t.Fatalf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
 	for _, rank := range []string{"0", "1"} {
 		files, err := filepath.Glob(filepath.Join(dir, "*_rank"+rank+".log"))
@@ -135,14 +136,14 @@ func TestDeepSpeedCores(t *testing.T) {
 		t.Fatal(err)
 	}
 	list := accel.FormatList(cpus)
-	got := muster(t, nil, "deepspeed", "--num_gpus", "1", "--master_port", "0", "--no_python", "--no_local_rank", "--bind_cores_to_rank",
+	got := drive.Run(t, nil, "deepspeed", "--num_gpus", "1", "--master_port", "0", "--no_python", "--no_local_rank", "--bind_cores_to_rank",
 		"--bind_core_list", list, "sh", "-c", sayCPUs+" $OMP_NUM_THREADS")
-	if want := fmt.Sprintf("0 %s %d", list, len(cpus)); got.status != 0 || !slices.Equal(said(got), []string{want}) {
-		t.Errorf("status %d, %q, want %q\n%s", got.status, said(got), want, got.stderr)
+	if want := fmt.Sprintf("0 %s %d", list, len(cpus)); got.Status != 0 || !slices.Equal(said(got), []string{want}) {
+		t.Errorf("status %d, %q, want %q\n%s", got.Status, said(got), want, got.Stderr)
 	}
-	got = muster(t, nil, "deepspeed", "--num_gpus", "2", "--no_python", "--bind_cores_to_rank", "--bind_core_list", "0", "true")
-	if got.status != 2 || !strings.Contains(got.stderr, "1 CPU for 2 workers") {
-		t.Errorf("status %d\n%s", got.status, got.stderr)
+	got = drive.Run(t, nil, "deepspeed", "--num_gpus", "2", "--no_python", "--bind_cores_to_rank", "--bind_core_list", "0", "true")
+	if got.Status != 2 || !strings.Contains(got.Stderr, "1 CPU for 2 workers") {
+		t.Errorf("status %d\n%s", got.Status, got.Stderr)
 	}
 }
 
@@ -151,15 +152,15 @@ func TestDeepSpeedCores(t *testing.T) {
 func TestDeepSpeedOnHosts(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "hosts")
-	writeTree(t, file, "localhost slots=1\n127.0.0.1 slots=3\n", 0o600)
-	got := muster(t, []string{"DS_ACCELERATOR=cpu"}, "deepspeed", "--hostfile", file, "--include", "localhost@127.0.0.1:0,2",
-		"--master_port", freePort(t),
+	drive.WriteTree(t, file, "localhost slots=1\n127.0.0.1 slots=3\n", 0o600)
+	got := drive.Run(t, []string{"DS_ACCELERATOR=cpu"}, "deepspeed", "--hostfile", file, "--include", "localhost@127.0.0.1:0,2",
+		"--master_port", drive.FreePort(t),
 		"--no_python", "--no_local_rank", "sh", "-c",
 		"echo on $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_SIZE on $CROSS_RANK of $CROSS_SIZE, devices $CUDA_VISIBLE_DEVICES")
 	want := []string{
 		"0 of 3, 0 of 1 on 0 of 2, devices 0", "1 of 3, 0 of 2 on 1 of 2, devices 0,2", "2 of 3, 1 of 2 on 1 of 2, devices 0,2",
 	}
-	if got.status != 0 || !slices.Equal(said(got), want) {
-		t.Errorf("status %d, %q, want %q\n%s", got.status, said(got), want, got.stderr)
+	if got.Status != 0 || !slices.Equal(said(got), want) {
+		t.Errorf("status %d, %q, want %q\n%s", got.Status, said(got), want, got.Stderr)
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"muster/cmd/console"
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // desk is where somebody calls muster.
@@ -29,10 +30,10 @@ func deskOn(here, there *testutil.Host) desk {
 	return desk{
 		command: func(args ...string) (*exec.Cmd, func() error, <-chan struct{}) {
 			c := here.Command("muster", args...)
-			c.Env = append(append(cleanEnviron(), here.Environ()...), console.FormatVariable+"=text")
+			c.Env = append(append(drive.CleanEnviron(), here.Environ()...), console.FormatVariable+"=text")
 			return c.Cmd, c.Start, c.Ended()
 		},
-		runs: func(arg string) bool { return runsOn(there, arg) },
+		runs: func(arg string) bool { return drive.RunsOn(there, arg) },
 	}
 }
 
@@ -42,7 +43,7 @@ func deskIn(t *testing.T, runtimeDir string) desk {
 		command: func(args ...string) (*exec.Cmd, func() error, <-chan struct{}) {
 			ended := make(chan struct{})
 			cmd := exec.CommandContext(t.Context(), "muster", args...)
-			cmd.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+runtimeDir, "TMPDIR="+runtimeDir, console.FormatVariable+"=text")
+			cmd.Env = append(drive.CleanEnviron(), "XDG_RUNTIME_DIR="+runtimeDir, "TMPDIR="+runtimeDir, console.FormatVariable+"=text")
 			return cmd, func() error {
 				if err := cmd.Start(); err != nil {
 					return err
@@ -55,7 +56,7 @@ func deskIn(t *testing.T, runtimeDir string) desk {
 			}, ended
 		},
 		runs: func(arg string) bool {
-			return slices.ContainsFunc(processes(t, arg), func(pid int) bool {
+			return slices.ContainsFunc(drive.Processes(t, arg), func(pid int) bool {
 				line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 				return !strings.Contains(string(line), "muster")
 			})
@@ -77,7 +78,7 @@ type typist struct {
 func execInTerminal(t *testing.T, at desk, stderr *os.File, args ...string) *typist {
 	t.Helper()
 	y := &typist{t: t}
-	y.shown, y.ours, y.theirs = terminal(t, 40, 20)
+	y.shown, y.ours, y.theirs = drive.Terminal(t, 40, 20)
 	y.before = y.modes()
 	var start func() error
 	y.cmd, start, y.ended = at.command(append([]string{"exec"}, args...)...)
@@ -223,21 +224,21 @@ func shellInTerminal(t *testing.T, at desk, rank int) {
 func TestExecTerminal(t *testing.T) {
 	t.Parallel()
 	flags, _ := staticFlags(t, 2)
-	m := newMeet(t, untilStopped, append(flags, "--nproc-per-node=1")...)
-	m.native = true
-	node := func(rank int) *testJob {
-		return m.start(rank, fmt.Sprintf("--node-rank=%d", rank), fmt.Sprintf("--local-addr=127.0.0.%d", rank+1))
+	m := drive.NewMeet(t, drive.UntilStopped, append(flags, "--nproc-per-node=1")...)
+	m.Native = true
+	node := func(rank int) *drive.Job {
+		return m.Start(rank, fmt.Sprintf("--node-rank=%d", rank), fmt.Sprintf("--local-addr=127.0.0.%d", rank+1))
 	}
-	agents := []*testJob{node(0), node(1)}
-	untilNodes(t, agents[0].runtimeDir, 2)
-	at := deskIn(t, agents[0].runtimeDir)
+	agents := []*drive.Job{node(0), node(1)}
+	drive.UntilNodes(t, agents[0].RuntimeDir, 2)
+	at := deskIn(t, agents[0].RuntimeDir)
 	shellInTerminal(t, at, 1)
 	y := execInTerminal(t, at, nil, "--rank", "0", "--", "sh", "-c", "test -t 0 && test -t 2 && echo here $RANK $TERM")
 	y.shows(0, "here 0 vt52\r\n")
 	y.ends(0)
-	steering(t, agents[0].runtimeDir, "stop", "--now").expect(t, 0)
+	drive.Beside(t, agents[0].RuntimeDir, "stop", "--now").Expect(t, 0)
 	for _, j := range agents {
-		m.ends(j, 143)
+		m.Ends(j, 143)
 	}
 }
 
@@ -246,32 +247,32 @@ func TestExecTerminal(t *testing.T) {
 func TestNodesHere(t *testing.T) {
 	t.Parallel()
 	flags, _ := staticFlags(t, 2)
-	m := newMeet(t, untilStopped, append(flags, "--nproc-per-node=1", "--run-id=both")...)
-	m.native, m.env = true, []string{"XDG_RUNTIME_DIR=" + t.TempDir()}
-	node := func(rank int) *testJob {
-		return m.start(rank, fmt.Sprintf("--node-rank=%d", rank), fmt.Sprintf("--local-addr=127.0.0.%d", rank+1))
+	m := drive.NewMeet(t, drive.UntilStopped, append(flags, "--nproc-per-node=1", "--run-id=both")...)
+	m.Native, m.Env = true, []string{"XDG_RUNTIME_DIR=" + t.TempDir()}
+	node := func(rank int) *drive.Job {
+		return m.Start(rank, fmt.Sprintf("--node-rank=%d", rank), fmt.Sprintf("--local-addr=127.0.0.%d", rank+1))
 	}
-	agents := []*testJob{node(0), node(1)}
-	dir := strings.TrimPrefix(m.env[0], "XDG_RUNTIME_DIR=")
-	untilNodes(t, dir, 2)
+	agents := []*drive.Job{node(0), node(1)}
+	dir := strings.TrimPrefix(m.Env[0], "XDG_RUNTIME_DIR=")
+	drive.UntilNodes(t, dir, 2)
 	once := func(args ...string) {
 		t.Helper()
-		got := steering(t, dir, args...)
-		if got.status != 0 || strings.Count(got.stdout, "both ") != 1 {
-			t.Errorf("%q: status %d\n%s%s", args, got.status, got.stdout, got.stderr)
+		got := drive.Beside(t, dir, args...)
+		if got.Status != 0 || strings.Count(got.Stdout, "both ") != 1 {
+			t.Errorf("%q: status %d\n%s%s", args, got.Status, got.Stdout, got.Stderr)
 		}
 	}
 	once("ps")
 	for rank := range 2 {
-		steering(t, dir, "exec", "--rank", fmt.Sprint(rank), "--run-id", "both", "--", "sh", "-c", "echo it is $RANK").
-			expect(t, 0, fmt.Sprintf("it is %d", rank))
+		drive.Beside(t, dir, "exec", "--rank", fmt.Sprint(rank), "--run-id", "both", "--", "sh", "-c", "echo it is $RANK").
+			Expect(t, 0, fmt.Sprintf("it is %d", rank))
 	}
 	for _, j := range agents { // by the process id of either
-		steering(t, dir, "status", fmt.Sprint(j.Process.Pid)).expect(t, 0, "2 workers on 2 nodes")
+		drive.Beside(t, dir, "status", fmt.Sprint(j.Process.Pid)).Expect(t, 0, "2 workers on 2 nodes")
 	}
-	steering(t, dir, "stop", "both", "--now").expect(t, 0)
+	drive.Beside(t, dir, "stop", "both", "--now").Expect(t, 0)
 	for _, j := range agents {
-		m.ends(j, 143)
+		m.Ends(j, 143)
 	}
 	once("ps", "-a")
 }

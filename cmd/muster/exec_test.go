@@ -17,6 +17,7 @@ import (
 
 	"muster/internal/testutil"
 	"muster/launch/control"
+	"muster/test/drive"
 )
 
 // TestDebugMode enters two ranks of a job whose workers wait, by muster exec and by a shell.
@@ -24,7 +25,7 @@ func TestDebugMode(t *testing.T) {
 	t.Parallel()
 	logs := t.TempDir()
 	odd := "it's \"odd\" $HOME\n\\ \xff"
-	j := start(t, []string{"ODD=" + odd}, "run", "-n", "2", "--run-id", "dbg/1", "--debug-mode", "--log-dir", logs, "--env", "ODD", "--env",
+	j := drive.Start(t, []string{"ODD=" + odd}, "run", "-n", "2", "--run-id", "dbg/1", "--debug-mode", "--log-dir", logs, "--env", "ODD", "--env",
 		"API_TOKEN=hunter2", "--", "sh", "-c", "echo $RANK")
 	files := func() []string {
 		found, _ := filepath.Glob(filepath.Join(logs, "*", "attempt_0", "env", "rank*"))
@@ -32,7 +33,7 @@ func TestDebugMode(t *testing.T) {
 	}
 	inside := func(rank string, args ...string) (string, error) {
 		cmd := exec.CommandContext(t.Context(), "muster", append([]string{"exec", "--rank", rank}, args...)...)
-		cmd.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+j.runtimeDir, "MINE=1")
+		cmd.Env = append(drive.CleanEnviron(), "XDG_RUNTIME_DIR="+j.RuntimeDir, "MINE=1")
 		cmd.Dir = "/"
 		out, err := cmd.CombinedOutput()
 		return string(out), err
@@ -98,20 +99,20 @@ func TestDebugMode(t *testing.T) {
 	if err := j.Process.Signal(unix.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	got := j.wait()
-	if got.status != 130 || strings.Contains(got.stderr, "hunter2") {
-		t.Errorf("status %d:\n%s", got.status, got.stderr)
+	got := j.End()
+	if got.Status != 130 || strings.Contains(got.Stderr, "hunter2") {
+		t.Errorf("status %d:\n%s", got.Status, got.Stderr)
 	}
 	var told struct{ Env, Try, Or string }
-	for line := range strings.Lines(got.stderr) {
+	for line := range strings.Lines(got.Stderr) {
 		if strings.Contains(line, "debug mode: each rank") {
 			if err := json.Unmarshal([]byte(line), &told); err != nil {
 				t.Error(err)
 			}
 		}
 	}
-	if !strings.Contains(told.Try, told.Env+"/rank0 && sh -c") || !strings.HasPrefix(told.Or, "muster exec --rank 0 --dir "+j.runtimeDir) {
-		t.Errorf("told %+v:\n%s", told, got.stderr)
+	if !strings.Contains(told.Try, told.Env+"/rank0 && sh -c") || !strings.HasPrefix(told.Or, "muster exec --rank 0 --dir "+j.RuntimeDir) {
+		t.Errorf("told %+v:\n%s", told, got.Stderr)
 	}
 	if left := files(); len(left) > 0 {
 		t.Errorf("environments are left: %q", left)
@@ -125,14 +126,14 @@ func TestDebugMode(t *testing.T) {
 // say nothing.
 func TestExecEnded(t *testing.T) {
 	t.Parallel()
-	j := start(t, nil, "run", "-n", "1", "--run-id", "entered", "--", "sh", "-c", untilStopped)
-	untilRanks(t, j.runtimeDir, 1)
-	steering(t, j.runtimeDir, "exec", "--rank", "0", "--", "sh", "-c", "exit 7").expect(t, 7)
-	steering(t, j.runtimeDir, "exec", "--rank", "0", "--", "no-such-program").expect(t, 127)
+	j := drive.Start(t, nil, "run", "-n", "1", "--run-id", "entered", "--", "sh", "-c", drive.UntilStopped)
+	drive.UntilRanks(t, j.RuntimeDir, 1)
+	drive.Beside(t, j.RuntimeDir, "exec", "--rank", "0", "--", "sh", "-c", "exit 7").Expect(t, 7)
+	drive.Beside(t, j.RuntimeDir, "exec", "--rank", "0", "--", "no-such-program").Expect(t, 127)
 	killed := exec.CommandContext(t.Context(), "muster", "exec", "--rank", "0", "--", "sh", "-c", "echo ready; read line")
 	goesOn := exec.CommandContext(t.Context(), "muster", "exec", "--rank", "0", "--", "cat")
 	for _, c := range []*exec.Cmd{killed, goesOn} {
-		c.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+j.runtimeDir)
+		c.Env = append(drive.CleanEnviron(), "XDG_RUNTIME_DIR="+j.RuntimeDir)
 		in, err := c.StdinPipe()
 		var said io.Reader
 		if err == nil {
@@ -160,7 +161,7 @@ func TestExecEnded(t *testing.T) {
 	var ended []string
 	testutil.Eventually(t, time.Minute, "three ends are told", func() bool {
 		ended = nil
-		for line := range strings.Lines(steering(t, j.runtimeDir, "events", "-o", "json").stdout) {
+		for line := range strings.Lines(drive.Beside(t, j.RuntimeDir, "events", "-o", "json").Stdout) {
 			var e control.Event
 			if err := json.Unmarshal([]byte(line), &e); err != nil {
 				t.Fatal(err)
@@ -184,8 +185,8 @@ func TestExecEnded(t *testing.T) {
 	if diff := cmp.Diff(want, ended); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	steering(t, j.runtimeDir, "stop", "--now").expect(t, 0)
-	j.wait().expect(t, 143)
+	drive.Beside(t, j.RuntimeDir, "stop", "--now").Expect(t, 0)
+	j.End().Expect(t, 143)
 	_ = goesOn.Process.Kill()
 	if err := goesOn.Wait(); goesOn.ProcessState.ExitCode() != -1 { // it has outlived the job
 		t.Errorf("it has ended before: %v", err)

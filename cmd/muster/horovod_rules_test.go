@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // An elastic job goes by muster's deadline, exit codes and restart policy, and keeps a status file.
@@ -79,9 +80,9 @@ func TestHorovodrunElasticRules(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "status.json")
 		args := append(c.own, "--status-file", file, "horovodrun", "-np", "2", "--min-np", "1", "--host-discovery-script",
 			"echo localhost:2")
-		got := muster(t, nil, append(args, c.command...)...)
-		if got.status != c.status || !strings.Contains(got.stderr, c.said) {
-			t.Errorf("%s: status %d, want %d and %q\n%s%s", name, got.status, c.status, c.said, got.stdout, got.stderr)
+		got := drive.Run(t, nil, append(args, c.command...)...)
+		if got.Status != c.status || !strings.Contains(got.Stderr, c.said) {
+			t.Errorf("%s: status %d, want %d and %q\n%s%s", name, got.Status, c.status, c.said, got.Stdout, got.Stderr)
 		}
 		var doc struct {
 			Phase, Reason string
@@ -105,21 +106,26 @@ func TestHorovodrunElasticRules(t *testing.T) {
 func TestHorovodrunElasticTasks(t *testing.T) {
 	t.Parallel()
 	three, none := 3, 0
-	for script, want := range map[string][]statusTask{
-		"[ $HOROVOD_RANK = 2 ] || exec sleep 1000; exit 3": {{"localhost", "0-1", "Stopped", nil}, {"127.0.0.1", "2", "Failed", &three}},
-		"true": {{"localhost", "0-1", "Succeeded", &none}, {"127.0.0.1", "2", "Succeeded", &none}},
+	for script, want := range map[string][]drive.StatusTask{
+		"[ $HOROVOD_RANK = 2 ] || exec sleep 1000; exit 3": {
+			{Node: "localhost", Ranks: "0-1", Phase: "Stopped"}, {Node: "127.0.0.1", Ranks: "2", Phase: "Failed", ExitCode: &three},
+		},
+		"true": {
+			{Node: "localhost", Ranks: "0-1", Phase: "Succeeded", ExitCode: &none},
+			{Node: "127.0.0.1", Ranks: "2", Phase: "Succeeded", ExitCode: &none},
+		},
 	} {
 		file := filepath.Join(t.TempDir(), "status.json")
-		got := muster(t, nil, "--restart-policy", "never", "--status-file", file, "horovodrun", "-np", "3", "--min-np", "2", "-H",
+		got := drive.Run(t, nil, "--restart-policy", "never", "--status-file", file, "horovodrun", "-np", "3", "--min-np", "2", "-H",
 			"localhost:2,127.0.0.1:1", "sh", "-c", script)
-		if diff := cmp.Diff(want, readWorld(t, file).Tasks); diff != "" {
-			t.Errorf("%s: status %d (-want +got):\n%s\n%s", script, got.status, diff, got.stderr)
+		if diff := cmp.Diff(want, drive.ReadWorld(t, file).Tasks); diff != "" {
+			t.Errorf("%s: status %d (-want +got):\n%s\n%s", script, got.Status, diff, got.Stderr)
 		}
 	}
 }
 
 // workers runs an elastic job of two workers here, and returns its end and what the workers have written to a file.
-func workers(t *testing.T, env []string, own, words []string, script string) (outcome, []string) {
+func workers(t *testing.T, env []string, own, words []string, script string) (drive.Outcome, []string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "said")
 	args := append(own, "horovodrun", "-np", "2", "--min-np", "1")
@@ -127,10 +133,10 @@ func workers(t *testing.T, env []string, own, words []string, script string) (ou
 		args = append(args, "--host-discovery-script", "echo localhost:2")
 	}
 	args = append(args, words...)
-	got := muster(t, append(env, "SAID="+file), append(args, "sh", "-c", script)...)
+	got := drive.Run(t, append(env, "SAID="+file), append(args, "sh", "-c", script)...)
 	text, err := os.ReadFile(file)
 	if err != nil {
-		t.Fatalf("nothing was said: %v\n%s", err, got.stderr)
+		t.Fatalf("nothing was said: %v\n%s", err, got.Stderr)
 	}
 	return got, strings.Fields(string(text))
 }
@@ -160,8 +166,8 @@ func TestHorovodrunElasticScope(t *testing.T) {
 			c.own = append(c.own, "--active-deadline", "2s")
 		}
 		got, said := workers(t, nil, c.own, c.words, fail)
-		if len(said) != c.said || got.status == 0 || !strings.Contains(got.stderr, c.reason) {
-			t.Errorf("%s: status %d, %d starts, want %d and %q\n%s", name, got.status, len(said), c.said, c.reason, got.stderr)
+		if len(said) != c.said || got.Status == 0 || !strings.Contains(got.Stderr, c.reason) {
+			t.Errorf("%s: status %d, %d starts, want %d and %q\n%s", name, got.Status, len(said), c.said, c.reason, got.Stderr)
 		}
 	}
 }
@@ -207,12 +213,12 @@ func TestHorovodrunElasticBorne(t *testing.T) {
 		if !slices.Contains(c.own, "--restart-scope") {
 			args = append(c.own, "--fail-policy", "none", "--active-deadline", "60s")
 		}
-		got := muster(t, nil,
+		got := drive.Run(t, nil,
 			append(args, "horovodrun", "-np", "2", "--min-np", "1", "--host-discovery-script", "echo localhost:1; echo 127.0.0.1:1",
 				"python3", "-c", borneWorker)...)
-		if got.status != 9 || strings.Count(got.stdout, "world 1") != c.starts || !strings.Contains(got.stderr, c.says) {
-			t.Errorf("%s: status %d, rank 1 started %d times, want %d and %q\n%s%s", name, got.status, strings.Count(got.stdout, "world 1"),
-				c.starts, c.says, got.stdout, got.stderr)
+		if got.Status != 9 || strings.Count(got.Stdout, "world 1") != c.starts || !strings.Contains(got.Stderr, c.says) {
+			t.Errorf("%s: status %d, rank 1 started %d times, want %d and %q\n%s%s", name, got.Status, strings.Count(got.Stdout, "world 1"),
+				c.starts, c.says, got.Stdout, got.Stderr)
 		}
 	}
 }
@@ -222,8 +228,8 @@ func TestHorovodrunElasticAlways(t *testing.T) {
 	t.Parallel()
 	own := []string{"--restart-policy", "always", "--active-deadline", "4s", "--restart-delay", "0s"}
 	got, said := workers(t, nil, own, nil, `echo $HOROVOD_RANK >> $SAID; sleep 0.2`)
-	if got.status != 124 || len(said) < 4 {
-		t.Errorf("status %d after %d starts\n%s", got.status, len(said), got.stderr)
+	if got.Status != 124 || len(said) < 4 {
+		t.Errorf("status %d after %d starts\n%s", got.Status, len(said), got.Stderr)
 	}
 }
 
@@ -252,7 +258,7 @@ func TestHorovodrunElasticClean(t *testing.T) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 		if runs != c.stays {
-			t.Errorf("%s: status %d, what a worker left behind runs: %v\n%s", name, got.status, runs, got.stderr)
+			t.Errorf("%s: status %d, what a worker left behind runs: %v\n%s", name, got.Status, runs, got.Stderr)
 		}
 	}
 }
@@ -262,22 +268,22 @@ func TestHorovodrunElasticDebug(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	env := []string{"XDG_RUNTIME_DIR=" + dir, "TMPDIR=" + dir} // other jobs of this user can be entered, too
-	j := start(t, env, "--debug-mode", "horovodrun", "-np", "2", "--min-np", "1", "--host-discovery-script", "echo localhost:2",
+	j := drive.Start(t, env, "--debug-mode", "horovodrun", "-np", "2", "--min-np", "1", "--host-discovery-script", "echo localhost:2",
 		"touch", filepath.Join(dir, "trained"))
-	var got outcome
+	var got drive.Outcome
 	testutil.Eventually(t, 30*time.Second, "rank 1 can be entered", func() bool {
-		got = muster(t, env, "exec", "--rank", "1", "--", "sh", "-c", "echo rank $HOROVOD_RANK of $HOROVOD_SIZE")
-		return got.status == 0
+		got = drive.Run(t, env, "exec", "--rank", "1", "--", "sh", "-c", "echo rank $HOROVOD_RANK of $HOROVOD_SIZE")
+		return got.Status == 0
 	})
-	if got.stdout != "rank 1 of 2\n" {
-		t.Errorf("in rank 1: %q\n%s", got.stdout, got.stderr)
+	if got.Stdout != "rank 1 of 2\n" {
+		t.Errorf("in rank 1: %q\n%s", got.Stdout, got.Stderr)
 	}
 	if err := j.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if got := j.wait(); got.status != 143 ||
-		!strings.HasSuffix(got.stderr, "muster: error: the job was stopped: muster received SIGTERM\n") {
-		t.Errorf("status %d\n%s", got.status, got.stderr)
+	if got := j.End(); got.Status != 143 ||
+		!strings.HasSuffix(got.Stderr, "muster: error: the job was stopped: muster received SIGTERM\n") {
+		t.Errorf("status %d\n%s", got.Status, got.Stderr)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "trained")); err == nil {
 		t.Error("it trained")
@@ -311,14 +317,14 @@ func TestHorovodrunElasticCheck(t *testing.T) {
 			0o600); err != nil {
 			t.Fatal(err)
 		}
-		got := muster(t, []string{path}, "--network-check", "--accelerator", "fake:"+spec, "--status-file", filepath.Join(dir, "status"),
+		got := drive.Run(t, []string{path}, "--network-check", "--accelerator", "fake:"+spec, "--status-file", filepath.Join(dir, "status"),
 			"horovodrun",
 			"-np", "1", "--min-np", "1", "--host-discovery-script", "echo 127.0.0.1:1; echo localhost:1", "sh", "-c",
 			"echo $HOROVOD_HOSTNAME >> "+ran)
 		said, _ := os.ReadFile(ran)
-		if got.status != c.status || !strings.Contains(got.stderr, c.says) || !strings.Contains(got.stderr, "remap-failed") ||
+		if got.Status != c.status || !strings.Contains(got.Stderr, c.says) || !strings.Contains(got.Stderr, "remap-failed") ||
 			string(said) != map[int]string{0: "localhost\n"}[c.status] {
-			t.Errorf("%s: status %d, want %d; ran on %q\n%s", name, got.status, c.status, said, got.stderr)
+			t.Errorf("%s: status %d, want %d; ran on %q\n%s", name, got.Status, c.status, said, got.Stderr)
 		}
 		if text, err := os.ReadFile(filepath.Join(dir, "status")); err != nil ||
 			!strings.Contains(string(text), fmt.Sprintf(`"exitStatus": %d`, c.status)) {
@@ -330,13 +336,13 @@ func TestHorovodrunElasticCheck(t *testing.T) {
 // A job none of whose hosts can be reached may be tried again, and its last line says why.
 func TestHorovodrunElasticUnreachable(t *testing.T) {
 	t.Parallel()
-	got := muster(t, nil, "horovodrun", "-np", "1", "--min-np", "1", "--start-timeout", "2", "--host-discovery-script",
+	got := drive.Run(t, nil, "horovodrun", "-np", "1", "--min-np", "1", "--start-timeout", "2", "--host-discovery-script",
 		"echo nowhere.invalid:1", "true")
-	lines := strings.Split(strings.TrimSpace(got.stderr), "\n")
+	lines := strings.Split(strings.TrimSpace(got.Stderr), "\n")
 	last := lines[len(lines)-1]
-	if got.status != 75 || !strings.HasPrefix(last, "muster: error: the worker of rank 0 on nowhere.invalid") ||
+	if got.Status != 75 || !strings.HasPrefix(last, "muster: error: the worker of rank 0 on nowhere.invalid") ||
 		!strings.Contains(last, "nobody knows the name") {
-		t.Errorf("status %d\n%s", got.status, got.stderr)
+		t.Errorf("status %d\n%s", got.Status, got.Stderr)
 	}
 }
 
@@ -345,10 +351,10 @@ func TestHorovodrunElasticWarmProcess(t *testing.T) {
 	t.Parallel()
 	bin := testutil.Peer(t, "horovod")
 	dir := t.TempDir()
-	j := start(t, []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "OMP_NUM_THREADS=1", "HOROVOD_GLOO_TIMEOUT_SECONDS=12"},
+	j := drive.Start(t, []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "OMP_NUM_THREADS=1", "HOROVOD_GLOO_TIMEOUT_SECONDS=12"},
 		"--restart-scope", "process", "--backoff-limit", "2", "--warm", "auto", "--log-level", "debug", "horovodrun", "-np", "2",
 		"--min-np", "2",
-		"--host-discovery-script", "echo localhost:2", "python", "-W", "ignore", horovodWorker(t, "elastic_worker.py"), dir)
+		"--host-discovery-script", "echo localhost:2", "python", "-W", "ignore", drive.HorovodWorker(t, "elastic_worker.py"), dir)
 	// last are the workers of a world of two by their local rank, with their process ids and the batch that they are
 	// at.
 	last := func() (pids, batches [2]int) {
@@ -380,8 +386,8 @@ func TestHorovodrunElasticWarmProcess(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "stop"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if got := j.wait(); got.status != 0 || strings.Count(got.stderr, "worker forked from the template") != 3 ||
-		strings.Count(got.stderr, `"new world"`) != 2 {
-		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	if got := j.End(); got.Status != 0 || strings.Count(got.Stderr, "worker forked from the template") != 3 ||
+		strings.Count(got.Stderr, `"new world"`) != 2 {
+		t.Errorf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
 }

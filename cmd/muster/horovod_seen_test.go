@@ -13,6 +13,7 @@ import (
 	"muster/internal/testutil"
 	"muster/launch/control"
 	"muster/launch/report"
+	"muster/test/drive"
 )
 
 // rankedWorker is a worker by Horovod's protocol without Horovod. Once a file is there, rank 0 fails, and the others ask
@@ -38,12 +39,12 @@ func TestHorovodrunElasticSeen(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	fail, logs := filepath.Join(dir, "fail"), filepath.Join(dir, "logs")
-	j := start(t, []string{"FAIL=" + fail}, "--fail-policy", "none", "horovodrun", "--output-filename", logs, "-np", "3", "--min-np", "1",
+	j := drive.Start(t, []string{"FAIL=" + fail}, "--fail-policy", "none", "horovodrun", "--output-filename", logs, "-np", "3", "--min-np", "1",
 		"-H", "127.0.0.1:1,127.0.0.2:2", "python3", "-c", rankedWorker)
 	world := func(size int) (seen control.Answer) {
 		t.Helper()
 		testutil.Eventually(t, time.Minute, fmt.Sprintf("%d workers run", size), func() bool {
-			seen, _ = statusOf(t, j.runtimeDir)
+			seen, _ = drive.StatusOf(t, j.RuntimeDir)
 			return len(seen.Ranks) == size && !slices.ContainsFunc(seen.Ranks, func(r report.Rank) bool {
 				return r.PID == 0 || r.StartTime == nil || syscall.Kill(r.PID, 0) != nil
 			})
@@ -62,9 +63,9 @@ func TestHorovodrunElasticSeen(t *testing.T) {
 	enter := func(rank int, place string) {
 		t.Helper()
 		testutil.Eventually(t, time.Minute, fmt.Sprintf("rank %d is at %s", rank, place), func() bool { // its agent hears of it
-			got := steering(t, j.runtimeDir, "exec", "--rank", fmt.Sprint(rank), "--", "sh", "-c",
+			got := drive.Beside(t, j.RuntimeDir, "exec", "--rank", fmt.Sprint(rank), "--", "sh", "-c",
 				"echo at $HOROVOD_HOSTNAME:$HOROVOD_LOCAL_RANK")
-			return got.status == 0 && strings.Contains(got.stdout, "at "+place)
+			return got.Status == 0 && strings.Contains(got.Stdout, "at "+place)
 		})
 	}
 	first := world(3)
@@ -73,9 +74,9 @@ func TestHorovodrunElasticSeen(t *testing.T) {
 		enter(rank, place)
 	}
 	testutil.Eventually(t, time.Minute, "rank 2's file has its line", func() bool {
-		return strings.Contains(steering(t, j.runtimeDir, "logs", "--rank", "2").stdout, "world 0 rank 2")
+		return strings.Contains(drive.Beside(t, j.RuntimeDir, "logs", "--rank", "2").Stdout, "world 0 rank 2")
 	})
-	steering(t, j.runtimeDir, "stacks").expect(t, 0, "rank", "process python3")
+	drive.Beside(t, j.RuntimeDir, "stacks").Expect(t, 0, "rank", "process python3")
 	if err := os.WriteFile(fail, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -87,18 +88,18 @@ func TestHorovodrunElasticSeen(t *testing.T) {
 		}
 		enter(rank, place)
 	}
-	steering(t, j.runtimeDir, "exec", "--rank", "2", "--", "true").expect(t, 2, "has no rank 2")
-	if got := steering(t, j.runtimeDir, "events"); strings.Count(got.stdout, "HOROVOD_HOSTNAME") < 5 {
-		t.Errorf("five commands were run or more:\n%s", got.stdout)
+	drive.Beside(t, j.RuntimeDir, "exec", "--rank", "2", "--", "true").Expect(t, 2, "has no rank 2")
+	if got := drive.Beside(t, j.RuntimeDir, "events"); strings.Count(got.Stdout, "HOROVOD_HOSTNAME") < 5 {
+		t.Errorf("five commands were run or more:\n%s", got.Stdout)
 	}
 	testutil.Eventually(t, time.Minute, "the end of a command is told", func() bool {
-		told := strings.Split(steering(t, j.runtimeDir, "events").stdout, "\n")
+		told := strings.Split(drive.Beside(t, j.RuntimeDir, "events").Stdout, "\n")
 		return slices.ContainsFunc(told, func(l string) bool {
 			return strings.Contains(l, "in the place of rank") && strings.Contains(l, " ended") // with its status since Linux 6.15
 		})
 	})
-	steering(t, j.runtimeDir, "stop", "--now").expect(t, 0)
-	if got := j.wait(); got.status != 143 {
-		t.Errorf("status %d\n%s", got.status, got.stderr)
+	drive.Beside(t, j.RuntimeDir, "stop", "--now").Expect(t, 0)
+	if got := j.End(); got.Status != 143 {
+		t.Errorf("status %d\n%s", got.Status, got.Stderr)
 	}
 }

@@ -16,32 +16,23 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
-
-// horovodWorker returns the path of a script of horovod/elastic's tests.
-func horovodWorker(t *testing.T, name string) string {
-	t.Helper()
-	path, err := filepath.Abs(filepath.Join("../../horovod/elastic/testdata", name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
 
 func TestHorovodrunStatic(t *testing.T) {
 	t.Parallel()
 	bin := testutil.Peer(t, "horovod")
 	dir := t.TempDir()
-	got := muster(t, []string{"PATH=" + bin + ":" + os.Getenv("PATH")}, "--log-level", "error", "horovodrun", "-np", "3", "-H",
+	got := drive.Run(t, []string{"PATH=" + bin + ":" + os.Getenv("PATH")}, "--log-level", "error", "horovodrun", "-np", "3", "-H",
 		"localhost:2,127.0.0.1:2",
-		"--output-filename", dir, "python", "-W", "ignore", horovodWorker(t, "static_worker.py"))
-	if got.status != 0 {
-		t.Fatalf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+		"--output-filename", dir, "python", "-W", "ignore", drive.HorovodWorker(t, "static_worker.py"))
+	if got.Status != 0 {
+		t.Fatalf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
 	for rank := range 3 {
 		line := fmt.Sprintf("rank %d of 3: 7\n", rank)
-		if !strings.Contains(got.stdout, fmt.Sprintf("[%d]<stdout>:%s", rank, line)) {
-			t.Errorf("no %q in %q", line, got.stdout)
+		if !strings.Contains(got.Stdout, fmt.Sprintf("[%d]<stdout>:%s", rank, line)) {
+			t.Errorf("no %q in %q", line, got.Stdout)
 		}
 		if file, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("rank.%d", rank), "stdout")); err != nil || string(file) != line {
 			t.Errorf("rank %d: %q %v", rank, file, err)
@@ -57,13 +48,13 @@ func TestHorovodrunStatus(t *testing.T) {
 		4: {"-np", "1", "--host-discovery-script", "echo localhost:1", "sh", "-c", "exit 4"},
 		0: {"-np", "2", "--host-discovery-script", "echo localhost:2", "true"},
 	} {
-		if got := muster(t, nil, append([]string{"horovodrun"}, args...)...); got.status != status {
-			t.Errorf("%q: status %d, want %d\n%s%s", args, got.status, status, got.stdout, got.stderr)
+		if got := drive.Run(t, nil, append([]string{"horovodrun"}, args...)...); got.Status != status {
+			t.Errorf("%q: status %d, want %d\n%s%s", args, got.Status, status, got.Stdout, got.Stderr)
 		}
 	}
-	got := muster(t, nil, "horovodrun", "-np", "2", "--elastic-timeout", "1", "--host-discovery-script", "echo localhost:1", "true")
-	if got.status != 75 || !strings.Contains(got.stderr, "only 1 slots of the 2 needed") {
-		t.Errorf("too few slots: status %d\n%s", got.status, got.stderr)
+	got := drive.Run(t, nil, "horovodrun", "-np", "2", "--elastic-timeout", "1", "--host-discovery-script", "echo localhost:1", "true")
+	if got.Status != 75 || !strings.Contains(got.Stderr, "only 1 slots of the 2 needed") {
+		t.Errorf("too few slots: status %d\n%s", got.Status, got.Stderr)
 	}
 }
 
@@ -96,12 +87,12 @@ func TestHorovodrunEnvironment(t *testing.T) {
 	}
 	theirDir, ourDir := t.TempDir(), t.TempDir()
 	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "horovodrun"), args(theirDir)...)
-	cmd.Env = append(peerEnviron(), environ...)
+	cmd.Env = append(drive.PeerEnviron(), environ...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("horovodrun: %v\n%s", err, out)
 	}
-	if got := muster(t, environ, append([]string{"horovodrun"}, args(ourDir)...)...); got.status != 0 {
-		t.Fatalf("status %d\n%s", got.status, got.stderr)
+	if got := drive.Run(t, environ, append([]string{"horovodrun"}, args(ourDir)...)...); got.Status != 0 {
+		t.Fatalf("status %d\n%s", got.Status, got.Stderr)
 	}
 	theirs, ours := read(theirDir), read(ourDir)
 	differ := map[string]string{
@@ -136,9 +127,9 @@ func TestHorovodrunElastic(t *testing.T) {
 		}
 	}
 	set("localhost:1\n")
-	j := start(t, []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "OMP_NUM_THREADS=1", "HOROVOD_GLOO_TIMEOUT_SECONDS=12"},
+	j := drive.Start(t, []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "OMP_NUM_THREADS=1", "HOROVOD_GLOO_TIMEOUT_SECONDS=12"},
 		"horovodrun", "-np", "1", "--min-np=1", "--max-np=5", "--verbose", "--host-discovery-script", "cat "+hosts,
-		"python", "-W", "ignore", horovodWorker(t, "elastic_worker.py"), dir)
+		"python", "-W", "ignore", drive.HorovodWorker(t, "elastic_worker.py"), dir)
 	// last returns what the workers of a size wrote, by their file.
 	world := func(size int) map[string]string {
 		found := map[string]string{}
@@ -179,8 +170,8 @@ func TestHorovodrunElastic(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "stop"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if got := j.wait(); got.status != 0 || strings.Count(got.stderr, "new world") != 3 {
-		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	if got := j.End(); got.Status != 0 || strings.Count(got.Stderr, "new world") != 3 {
+		t.Errorf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
 }
 
@@ -188,14 +179,14 @@ func TestHorovodrunElastic(t *testing.T) {
 func TestHorovodrunKilled(t *testing.T) {
 	t.Parallel()
 	mark := fmt.Sprint("100.", os.Getpid())
-	j := start(t, nil, "horovodrun", "-np", "2", "--host-discovery-script", "echo localhost:2", "sleep", mark)
+	j := drive.Start(t, nil, "horovodrun", "-np", "2", "--host-discovery-script", "echo localhost:2", "sleep", mark)
 	testutil.Eventually(t, 30*time.Second, "workers run",
-		func() bool { return len(processes(t, "sleep\x00"+mark)) > 2 }) // with the launcher
+		func() bool { return len(drive.Processes(t, "sleep\x00"+mark)) > 2 }) // with the launcher
 	if err := j.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	j.wait()
-	testutil.Eventually(t, 30*time.Second, "no worker is left", func() bool { return len(processes(t, "sleep\x00"+mark)) == 0 })
+	j.End()
+	testutil.Eventually(t, 30*time.Second, "no worker is left", func() bool { return len(drive.Processes(t, "sleep\x00"+mark)) == 0 })
 }
 
 // A host that is still being reached when the job is told to end does not hold the launcher, nor is anything started
@@ -208,7 +199,7 @@ func TestHorovodrunInterruptedWhileReaching(t *testing.T) {
 	if err := os.WriteFile(slow, []byte(text), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	j := start(t, []string{"XDG_CACHE_HOME=" + filepath.Join(dir, "cache")}, "--ssh-program", slow, "horovodrun", "-np", "2",
+	j := drive.Start(t, []string{"XDG_CACHE_HOME=" + filepath.Join(dir, "cache")}, "--ssh-program", slow, "horovodrun", "-np", "2",
 		"--min-np", "1",
 		"--host-discovery-script", "echo localhost:1; echo elsewhere:1", "sleep", "1000")
 	testutil.Eventually(t, time.Minute, "the other host is being reached", func() bool {
@@ -218,12 +209,12 @@ func TestHorovodrunInterruptedWhileReaching(t *testing.T) {
 	if err := j.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan outcome, 1)
-	go func() { ended <- j.wait() }()
+	ended := make(chan drive.Outcome, 1)
+	go func() { ended <- j.End() }()
 	select {
 	case got := <-ended:
-		if got.status != 143 {
-			t.Errorf("status %d, want 143\n%s", got.status, got.stderr)
+		if got.Status != 143 {
+			t.Errorf("status %d, want 143\n%s", got.Status, got.Stderr)
 		}
 	case <-time.After(30 * time.Second):
 		_ = j.Process.Kill()

@@ -12,6 +12,7 @@ import (
 
 	"muster/internal/testutil"
 	"muster/launch/report"
+	"muster/test/drive"
 )
 
 // scenarioKind is a kind of job file whose two workers run WORKER, and the words by which the kind says its rules.
@@ -236,7 +237,7 @@ type scenario struct {
 	status int
 	starts int // of each rank; -1: steer has seen to it, and on a busy machine there may be more
 	// steer does something with the job that runs; dir is the workers' own.
-	steer func(t *testing.T, j *testJob, dir string)
+	steer func(t *testing.T, j *drive.Job, dir string)
 	left  string // a file that the workers leave
 	// ruled says that a kind has it only by its rules, soak that it is tried by make soak alone.
 	ruled, soak bool
@@ -251,10 +252,10 @@ var scenarios = []scenario{
 	{name: "deadline", worker: "sleep 1000", status: 124, starts: 1, ruled: true, soak: true},
 	{
 		name: "node loss", worker: "until [ $k != 0 -a -e end ]; do sleep 0.2; done", starts: -1, ruled: true,
-		steer: func(t *testing.T, j *testJob, dir string) {
+		steer: func(t *testing.T, j *drive.Job, dir string) {
 			t.Helper()
 			startAgain(t, dir, func() {
-				steering(t, j.runtimeDir, "kill-node", "1").expect(t, 0, "kills itself")
+				drive.Beside(t, j.RuntimeDir, "kill-node", "1").Expect(t, 0, "kills itself")
 			})
 		},
 	},
@@ -267,13 +268,13 @@ var scenarios = []scenario{
 }
 
 // debugged finds the job's debug command in the workers' places, and stops it.
-func debugged(t *testing.T, j *testJob, dir string) {
+func debugged(t *testing.T, j *drive.Job, dir string) {
 	t.Helper()
 	testutil.Eventually(t, time.Minute, "the debug command runs", func() bool {
 		_, err := os.Stat(filepath.Join(dir, "debugged"))
 		return err == nil
 	})
-	steering(t, j.runtimeDir, "stop").expect(t, 0)
+	drive.Beside(t, j.RuntimeDir, "stop").Expect(t, 0)
 }
 
 // startAgain has something done that both workers start again for, and lets those end.
@@ -294,15 +295,15 @@ func startAgain(t *testing.T, dir string, do func()) {
 }
 
 // pausedAndResumed pauses a job, whose workers end, and resumes it.
-func pausedAndResumed(t *testing.T, j *testJob, dir string) {
+func pausedAndResumed(t *testing.T, j *drive.Job, dir string) {
 	t.Helper()
 	startAgain(t, dir, func() {
-		steering(t, j.runtimeDir, "pause").expect(t, 0, "muster resume")
-		untilPhase(t, j.runtimeDir, report.PhasePaused)
-		if left := processes(t, filepath.Join(dir, "worker")); len(left) > 0 {
+		drive.Beside(t, j.RuntimeDir, "pause").Expect(t, 0, "muster resume")
+		drive.UntilPhase(t, j.RuntimeDir, report.PhasePaused)
+		if left := drive.Processes(t, filepath.Join(dir, "worker")); len(left) > 0 {
 			t.Errorf("workers run while the job is paused: %d", left)
 		}
-		steering(t, j.runtimeDir, "resume").expect(t, 0)
+		drive.Beside(t, j.RuntimeDir, "resume").Expect(t, 0)
 	})
 }
 
@@ -328,7 +329,7 @@ func TestJobFileScenarios(t *testing.T) {
 			rules, has := k.rules[s.name]
 			// The torchrun inside of a TrainJob meets again at the port that it had before the pause, which others may have taken.
 			atOldPort := k.name == "TrainJob" && s.name == "pause"
-			if s.ruled && !has || (s.soak || atOldPort) && !soakMode() {
+			if s.ruled && !has || (s.soak || atOldPort) && !drive.Soak() {
 				continue
 			}
 			t.Run(k.name+" "+s.name, func(t *testing.T) {
@@ -344,7 +345,7 @@ func TestJobFileScenarios(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				put := strings.NewReplacer("WORKER", worker, "DEBUG", filepath.Join(dir, "debug"), "PORT", freePort(t)).Replace
+				put := strings.NewReplacer("WORKER", worker, "DEBUG", filepath.Join(dir, "debug"), "PORT", drive.FreePort(t)).Replace
 				args := []string{"run", "-f", writeJob(t, put(k.text)), "--grace", "5s"}
 				if s.name == "debug" && rules == nil {
 					args = append(args, put("--debug-mode=sh DEBUG"))
@@ -352,22 +353,22 @@ func TestJobFileScenarios(t *testing.T) {
 				for _, r := range rules {
 					args = append(args, "--set", put(r))
 				}
-				j := start(t, nil, args...)
+				j := drive.Start(t, nil, args...)
 				if s.steer != nil {
 					s.steer(t, j, dir)
 				}
-				got := j.wait()
+				got := j.End()
 				starts := startsIn(t, dir)
 				alone := func(ranks []string) bool { return len(ranks) != 2 }
-				if got.status != s.status || s.starts >= 0 && (len(starts) != s.starts ||
+				if got.Status != s.status || s.starts >= 0 && (len(starts) != s.starts ||
 					slices.ContainsFunc(slices.Collect(maps.Values(starts)), alone)) {
-					t.Errorf("status %d, want %d, and %d starts of both ranks: %v\n%s%s", got.status, s.status, s.starts, starts,
-						got.stdout, got.stderr)
+					t.Errorf("status %d, want %d, and %d starts of both ranks: %v\n%s%s", got.Status, s.status, s.starts, starts,
+						got.Stdout, got.Stderr)
 				}
 				if _, err := os.Stat(filepath.Join(dir, s.left)); err != nil {
-					t.Errorf("workers have not left a file: %v\n%s%s", err, got.stdout, got.stderr)
+					t.Errorf("workers have not left a file: %v\n%s%s", err, got.Stdout, got.Stderr)
 				}
-				if left := processes(t, worker); len(left) > 0 {
+				if left := drive.Processes(t, worker); len(left) > 0 {
 					t.Errorf("left: %d", left)
 				}
 			})
@@ -404,12 +405,12 @@ spec: {parallelism: 2, completionMode: Indexed, template: {spec: {containers: [{
 
 // TestJobFileGang starts nothing where a node is missing, for as long as the file's PodGroup says, and names it.
 func TestJobFileGang(t *testing.T) {
-	if !soakMode() {
+	if !drive.Soak() {
 		t.Skip("MUSTER_SOAK=1 runs it: a host that is missing is waited for for a minute")
 	}
 	t.Parallel()
-	j := newHostsJob(t, 2)
-	mark := filepath.Join(j.out, "started")
+	j := drive.NewHostsJob(t, 2)
+	mark := filepath.Join(j.Out, "started")
 	i := slices.IndexFunc(scenarioKinds, func(k scenarioKind) bool { return k.name == "ElasticJob" })
 	file := writeJob(t, strings.Replace(scenarioKinds[i].text, "[sh, WORKER]", "[touch, "+mark+"]", 1)+`---
 apiVersion: scheduling.sigs.k8s.io/v1alpha1
@@ -417,10 +418,10 @@ kind: PodGroup
 metadata: {name: kinds}
 spec: {minMember: 3, scheduleTimeoutSeconds: 5}
 `)
-	r := j.start("run", "-f", file, "--set", "spec.replicaSpecs.worker.replicas=3", "--hosts", j.names()+",nowhere")
-	j.ends(r, 75, "nowhere")
+	r := j.Start("run", "-f", file, "--set", "spec.replicaSpecs.worker.replicas=3", "--hosts", j.Names()+",nowhere")
+	j.Ends(r, 75, "nowhere")
 	if _, err := os.Stat(mark); err == nil {
 		t.Error("a worker has started without all nodes")
 	}
-	j.clean(time.Minute)
+	j.Clean(time.Minute)
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // jobFile is the path of a file of the reader's tests.
@@ -214,7 +215,7 @@ spec:
 func TestJobFileSecrets(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	writeTree(t, filepath.Join(dir, "hub", "token"), "hidden", 0o600)
+	drive.WriteTree(t, filepath.Join(dir, "hub", "token"), "hidden", 0o600)
 	file := writeJob(t, `apiVersion: batch/v1
 kind: Job
 metadata: {name: secret}

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -25,6 +24,7 @@ import (
 	"muster/launch/job"
 	"muster/launch/plan"
 	"muster/rendezvous"
+	"muster/test/drive"
 )
 
 // launcherCase is a command line of cmd/dialect's corpus that is run by the real launcher and by muster.
@@ -78,7 +78,7 @@ func launcherCases(t *testing.T, launcher, python string) []launcherCase {
 				live = text
 			case "job":
 			default:
-				writeTree(t, filepath.Join(c.dir, f.Name), string(f.Data), 0o600)
+				drive.WriteTree(t, filepath.Join(c.dir, f.Name), string(f.Data), 0o600)
 			}
 			if f.Name == "hosts" {
 				c.hosts = text
@@ -87,26 +87,16 @@ func launcherCases(t *testing.T, launcher, python string) []launcherCase {
 		if live == "" || live == "soak" && os.Getenv("MUSTER_SOAK") != "1" {
 			continue
 		}
-		writeTree(t, filepath.Join(c.dir, "home", "here"), "", 0o600)
-		writeTree(t, filepath.Join(c.dir, "train.py"), "#!"+python+"\n"+dumpScript, 0o700)
+		drive.WriteTree(t, filepath.Join(c.dir, "home", "here"), "", 0o600)
+		drive.WriteTree(t, filepath.Join(c.dir, "train.py"), "#!"+python+"\n"+dumpScript, 0o700)
 		cases = append(cases, c)
 	}
 	return cases
 }
 
-func writeTree(t *testing.T, name, text string, mode fs.FileMode) {
-	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(name, []byte(text), mode); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // environ is what both launchers are started in.
 func (c *launcherCase) environ(bins ...string) []string {
-	env := slices.DeleteFunc(peerEnviron(), func(kv string) bool {
+	env := slices.DeleteFunc(drive.PeerEnviron(), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
 		return slices.Contains([]string{"HOME", "PATH", "PWD", "OLDPWD", "SHLVL", "_", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES"}, name) ||
 			strings.HasPrefix(name, "PYTHON")

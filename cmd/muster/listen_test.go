@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // On one node nothing of muster's listens on anything but loopback, whatever the job is.
@@ -36,7 +37,7 @@ func TestOneNodeListensOnLoopback(t *testing.T) {
 			for i := range c.args {
 				c.args[i] = strings.ReplaceAll(c.args[i], "CKPT", filepath.Join(dir, "ckpt"))
 			}
-			j := start(t, nil, append(c.args, "sh", "-c", "mktemp "+started+".XXXXXX; while [ ! -e "+dir+"/stop ]; do sleep 0.05; done")...)
+			j := drive.Start(t, nil, append(c.args, "sh", "-c", "mktemp "+started+".XXXXXX; while [ ! -e "+dir+"/stop ]; do sleep 0.05; done")...)
 			testutil.Eventually(t, time.Minute, "workers run", func() bool {
 				files, _ := filepath.Glob(started + ".*")
 				return len(files) == 2
@@ -58,8 +59,8 @@ func TestOneNodeListensOnLoopback(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(dir, "stop"), nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if got := j.wait(); got.status != 0 {
-				t.Errorf("status %d: %s", got.status, got.stderr)
+			if got := j.End(); got.Status != 0 {
+				t.Errorf("status %d: %s", got.Status, got.Stderr)
 			}
 		})
 	}

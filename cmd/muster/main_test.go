@@ -92,7 +92,6 @@ type testJob struct {
 	out, err   *testutil.Buffer
 	began      time.Time
 	runtimeDir string
-	memory     string
 }
 
 const (
@@ -114,19 +113,13 @@ func start(t *testing.T, environ []string, args ...string) *testJob {
 func startFor(t *testing.T, limit time.Duration, environ []string, args ...string) *testJob {
 	t.Helper()
 	j := drive.StartFor(t, limit, environ, args...)
-	return &testJob{Job: j, t: t, out: &j.Out, err: &j.Err, began: j.Began, runtimeDir: j.RuntimeDir, memory: j.Memory}
+	return &testJob{Job: j, t: t, out: &j.Out, err: &j.Err, began: j.Began, runtimeDir: j.RuntimeDir}
 }
 
 // wait returns how the run ended.
 func (j *testJob) wait() outcome {
 	j.t.Helper()
 	return outcomeOf(j.End())
-}
-
-// nothingLeft fails the test unless every process marked with mark, and every file of the job, is gone soon.
-func (j *testJob) nothingLeft(mark string) {
-	j.t.Helper()
-	j.NothingLeft(mark)
 }
 
 // muster runs the program to its end.
@@ -159,29 +152,11 @@ func untilRanks(t *testing.T, runtimeDir string, n int, args ...string) control.
 	return drive.UntilRanks(t, runtimeDir, n, args...)
 }
 
-func memoryDir(t *testing.T) string { t.Helper(); return drive.MemoryDir(t) }
-
 func cleanEnviron() []string { return drive.CleanEnviron() }
 
 func peerEnviron() []string { return drive.PeerEnviron() }
 
-func forPeople(stderr string) string { return drive.ForPeople(stderr) }
-
-func processes(t *testing.T, mark string) []int { t.Helper(); return drive.Processes(t, mark) }
-
-func children(t *testing.T, pid int) map[int]string { t.Helper(); return drive.Children(t, pid) }
-
 func freePort(t testing.TB) string { t.Helper(); return drive.FreePort(t) }
-
-func readEnvironment(t testing.TB, file string) map[string]string {
-	t.Helper()
-	return drive.ReadEnvironment(t, file)
-}
-
-func eventTypes(t *testing.T, path string) map[control.EventType]int {
-	t.Helper()
-	return drive.EventTypes(t, path)
-}
 
 func testScript(t *testing.T, path ...string) string { t.Helper(); return drive.Script(t, path...) }
 
@@ -191,5 +166,3 @@ func writeScript(t *testing.T, name, text string) string {
 }
 
 func soakMode() bool { return drive.Soak() }
-
-func plainPython() (string, error) { return drive.PlainPython() }

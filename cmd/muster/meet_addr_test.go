@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // callMaster is a worker that reaches the store at MASTER_ADDR:MASTER_PORT as a client of PyTorch's would, from its own
@@ -24,7 +25,7 @@ EOF
 
 // onHosts is a job whose nodes are hosts with networks of their own.
 type onHosts struct {
-	*meet
+	*drive.Meet
 	hosts []*testutil.Host
 	said  []*testutil.Buffer
 	run   []*testutil.HostCommand
@@ -32,47 +33,47 @@ type onHosts struct {
 
 func newOnHosts(t *testing.T, n int, flags []string, options ...testutil.HostOption) *onHosts {
 	t.Helper()
-	return &onHosts{meet: newMeet(t, callMaster, flags...), hosts: testutil.Hosts(t, n, options...)}
+	return &onHosts{Meet: drive.NewMeet(t, callMaster, flags...), hosts: testutil.Hosts(t, n, options...)}
 }
 
 func (o *onHosts) start(node int, flags ...string) {
-	o.t.Helper()
-	c := o.hosts[node].Command("muster", o.args(flags)...)
+	o.T.Helper()
+	c := o.hosts[node].Command("muster", o.Args(flags)...)
 	said := &testutil.Buffer{}
-	c.Env = append(append(cleanEnviron(), o.hosts[node].Environ()...), o.environ(node)...)
+	c.Env = append(append(drive.CleanEnviron(), o.hosts[node].Environ()...), o.Environ(node)...)
 	c.Stdout, c.Stderr = said, said
 	if err := c.Start(); err != nil {
-		o.t.Fatal(err)
+		o.T.Fatal(err)
 	}
 	o.said, o.run = append(o.said, said), append(o.run, c)
 }
 
 // all waits for every node, whose workers must have reached rank 0's store.
 func (o *onHosts) all() {
-	o.t.Helper()
+	o.T.Helper()
 	for i, c := range o.run {
 		select {
 		case <-c.Ended():
 		case <-time.After(time.Minute):
-			o.t.Fatalf("node %d has not ended:\n%s", i, o.said[i])
+			o.T.Fatalf("node %d has not ended:\n%s", i, o.said[i])
 		}
 		if c.Status() != 0 {
-			o.t.Errorf("node %d ended with %d:\n%s", i, c.Status(), o.said[i])
+			o.T.Errorf("node %d ended with %d:\n%s", i, c.Status(), o.said[i])
 		}
 	}
 	for node := range o.hosts {
-		if _, err := os.Stat(filepath.Join(o.out, fmt.Sprintf("reached.%d", node))); err != nil {
-			o.t.Errorf("the worker of node %d has not reached the store: %v", node, err)
+		if _, err := os.Stat(filepath.Join(o.Out, fmt.Sprintf("reached.%d", node))); err != nil {
+			o.T.Errorf("the worker of node %d has not reached the store: %v", node, err)
 		}
 	}
 }
 
 // masterIn fails the test unless all workers were told an address that begins so.
 func (o *onHosts) masterIn(prefix string) {
-	o.t.Helper()
+	o.T.Helper()
 	for node := range o.hosts {
-		if at := o.seen(node, 0, 0)["MASTER_ADDR"]; !strings.HasPrefix(at, prefix) {
-			o.t.Errorf("node %d has MASTER_ADDR=%s, want %s...", node, at, prefix)
+		if at := o.Seen(node, 0, 0)["MASTER_ADDR"]; !strings.HasPrefix(at, prefix) {
+			o.T.Errorf("node %d has MASTER_ADDR=%s, want %s...", node, at, prefix)
 		}
 	}
 }
@@ -103,13 +104,13 @@ func TestMeetAddresses(t *testing.T) {
 		"by interface": func(t *testing.T) { // where the endpoint is not
 			o := newOnHosts(t, 2, []string{"--nnodes=2", "--rdzv=c10d://node0", "--run-id=x", "--iface=eth1", "--export-iface"},
 				testutil.TwoNetworks)
-			o.native = true
+			o.Native = true
 			o.start(0)
 			o.start(1)
 			o.all()
 			o.masterIn("10.66.1.")
 			for node := range o.hosts {
-				if env := o.seen(node, 0, 0); env["NCCL_SOCKET_IFNAME"] != "=eth1" || env["GLOO_SOCKET_IFNAME"] != "eth1" {
+				if env := o.Seen(node, 0, 0); env["NCCL_SOCKET_IFNAME"] != "=eth1" || env["GLOO_SOCKET_IFNAME"] != "eth1" {
 					t.Errorf("node %d: %q, %q", node, env["NCCL_SOCKET_IFNAME"], env["GLOO_SOCKET_IFNAME"])
 				}
 			}
@@ -125,10 +126,10 @@ func TestMeetAddresses(t *testing.T) {
 		},
 		"no such interface": func(t *testing.T) {
 			o := newOnHosts(t, 1, []string{"--nnodes=2", "--rdzv=c10d://node0", "--run-id=x", "--iface=ib7"})
-			o.native = true
+			o.Native = true
 			o.start(0)
 			if status := o.run[0].Status(); status != 2 ||
-				!strings.Contains(forPeople(o.said[0].String()), `cannot find the network interface "ib7": there are`) {
+				!strings.Contains(drive.ForPeople(o.said[0].String()), `cannot find the network interface "ib7": there are`) {
 				t.Errorf("status %d\n%s", status, o.said[0])
 			}
 		},
@@ -161,7 +162,7 @@ func TestMeetAddresses(t *testing.T) {
 					o.start(node, fmt.Sprintf("--node-rank=%d", node))
 				}
 				o.all()
-				if at := o.seen(1, 0, 0)["MASTER_ADDR"]; strings.HasPrefix(at, "127.") {
+				if at := o.Seen(1, 0, 0)["MASTER_ADDR"]; strings.HasPrefix(at, "127.") {
 					t.Errorf("MASTER_ADDR=%s is no address for others", at)
 				}
 			}

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"muster/test/drive"
 )
 
 // TestMeetDocs has every command line of docs/several-nodes.md show its plan.
@@ -31,9 +33,9 @@ func TestMeetDocs(t *testing.T) {
 		if words[1] == "run" {
 			args = append([]string{"run", "--dry-run"}, words[2:]...)
 		}
-		if got := muster(t, []string{endAtOnce}, args...); got.status != 0 || !strings.Contains(got.stdout, "node0") &&
-			!strings.Contains(got.stdout, "etcd0") {
-			t.Errorf("%s: status %d\n%s%s", strings.TrimSpace(line), got.status, got.stdout, got.stderr)
+		if got := drive.Run(t, []string{drive.EndAtOnce}, args...); got.Status != 0 || !strings.Contains(got.Stdout, "node0") &&
+			!strings.Contains(got.Stdout, "etcd0") {
+			t.Errorf("%s: status %d\n%s%s", strings.TrimSpace(line), got.Status, got.Stdout, got.Stderr)
 		}
 	}
 	if seen < 6 {

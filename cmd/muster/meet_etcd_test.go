@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // TestMeetEtcd has nodes meet at etcd.
@@ -25,63 +26,63 @@ func TestMeetEtcd(t *testing.T) {
 	for name, run := range map[string]func(t *testing.T){
 		// Three agents that were told where to meet in three ways.
 		"a worker fails": func(t *testing.T) {
-			m := newMeet(t, rankOneFails, "--nnodes=3", "--max-restarts=1")
+			m := drive.NewMeet(t, drive.RankOneFails, "--nnodes=3", "--max-restarts=1")
 			flags := func(backend string) []string {
 				return []string{"--rdzv-backend=" + backend, "--rdzv-endpoint=" + etcd, "--rdzv-id=fails"}
 			}
-			agents := []*testJob{m.start(0, flags("etcd")...)}
-			m.native = true
-			agents = append(agents, m.start(1, "--rdzv=etcd://"+etcd, "--run-id=fails"))
-			m.native, m.flags = false, nil
-			m.env = []string{
+			agents := []*drive.Job{m.Start(0, flags("etcd")...)}
+			m.Native = true
+			agents = append(agents, m.Start(1, "--rdzv=etcd://"+etcd, "--run-id=fails"))
+			m.Native, m.Flags = false, nil
+			m.Env = []string{
 				"PET_NNODES=3", "PET_MAX_RESTARTS=1", "PET_RDZV_BACKEND=etcd-v2", "PET_RDZV_ENDPOINT=" + etcd,
 				"PET_RDZV_ID=fails",
 			}
-			agents = append(agents, m.start(2))
+			agents = append(agents, m.Start(2))
 			for node, j := range agents {
-				m.ends(j, 0)
-				m.expect(node, 1, 0, "WORLD_SIZE=3", "GROUP_WORLD_SIZE=3", "TORCHELASTIC_RUN_ID=fails")
+				m.Ends(j, 0)
+				m.Expect(node, 1, 0, "WORLD_SIZE=3", "GROUP_WORLD_SIZE=3", "TORCHELASTIC_RUN_ID=fails")
 			}
 		},
 		"an agent is killed": func(t *testing.T) {
-			m := newMeet(t, untilGate, "--nnodes=2:3", "--rdzv-backend=etcd-v3", "--rdzv-endpoint="+etcd, "--rdzv-id=killed")
-			m.env = []string{"MUSTER_KEEP_ALIVE=400ms"}
-			agents := []*testJob{m.start(0), m.start(1), m.start(2)}
+			m := drive.NewMeet(t, drive.UntilGate, "--nnodes=2:3", "--rdzv-backend=etcd-v3", "--rdzv-endpoint="+etcd, "--rdzv-id=killed")
+			m.Env = []string{"MUSTER_KEEP_ALIVE=400ms"}
+			agents := []*drive.Job{m.Start(0), m.Start(1), m.Start(2)}
 			for node := range agents {
-				m.seen(node, 0, 0)
+				m.Seen(node, 0, 0)
 			}
-			m.kill(agents[0]) // who may be the coordinator
-			m.expect(1, 1, 0, "WORLD_SIZE=2")
-			m.expect(2, 1, 0, "WORLD_SIZE=2")
-			m.open()
-			m.ends(agents[1], 0)
-			m.ends(agents[2], 0)
+			m.Kill(agents[0]) // who may be the coordinator
+			m.Expect(1, 1, 0, "WORLD_SIZE=2")
+			m.Expect(2, 1, 0, "WORLD_SIZE=2")
+			m.Open()
+			m.Ends(agents[1], 0)
+			m.Ends(agents[2], 0)
 		},
 		"the same run id again": func(t *testing.T) {
 			flags := []string{"--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=" + etcd, "--rdzv-id=again"}
 			for round := range 2 {
-				m := newMeet(t, "sleep 0.3; echo done", flags...)
-				agents := []*testJob{m.start(0), m.start(1)}
+				m := drive.NewMeet(t, "sleep 0.3; echo done", flags...)
+				agents := []*drive.Job{m.Start(0), m.Start(1)}
 				for node, j := range agents {
-					m.ends(j, 0)
-					if m.expect(node, round, 0, "WORLD_SIZE=2"); !strings.Contains(j.out.String(), "done") {
+					m.Ends(j, 0)
+					if m.Expect(node, round, 0, "WORLD_SIZE=2"); !strings.Contains(j.Out.String(), "done") {
 						t.Errorf("the worker of node %d was not let finish in run %d", node, round)
 					}
 				}
 			}
 		},
 		"a store of PyTorch is there": func(t *testing.T) {
-			port := freePort(t)
+			port := drive.FreePort(t)
 			serveStore(t, "127.0.0.1:"+port)
-			m := newMeet(t, "", "--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=127.0.0.1:"+port, "--rdzv-id=x")
-			m.env = []string{"MUSTER_JOIN_TIMEOUT=6s"}
-			m.ends(m.start(0), 75, "etcd at 127.0.0.1:"+port, "it is not an etcd")
+			m := drive.NewMeet(t, "", "--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=127.0.0.1:"+port, "--rdzv-id=x")
+			m.Env = []string{"MUSTER_JOIN_TIMEOUT=6s"}
+			m.Ends(m.Start(0), 75, "etcd at 127.0.0.1:"+port, "it is not an etcd")
 		},
 		"nobody is there": func(t *testing.T) {
-			port := freePort(t)
-			m := newMeet(t, "", "--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=127.0.0.1:"+port, "--rdzv-id=x")
-			m.env = []string{"MUSTER_JOIN_TIMEOUT=2s"}
-			m.ends(m.start(0), 75, "etcd at 127.0.0.1:"+port, "refused")
+			port := drive.FreePort(t)
+			m := drive.NewMeet(t, "", "--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=127.0.0.1:"+port, "--rdzv-id=x")
+			m.Env = []string{"MUSTER_JOIN_TIMEOUT=2s"}
+			m.Ends(m.Start(0), 75, "etcd at 127.0.0.1:"+port, "refused")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -94,20 +95,20 @@ func TestMeetEtcd(t *testing.T) {
 // serveStore runs a muster store until the test ends.
 func serveStore(t *testing.T, bind string) {
 	t.Helper()
-	store := start(t, nil, "store", "--bind", bind)
-	testutil.Eventually(t, time.Minute, "the store listens", func() bool { return strings.Contains(store.out.String(), "\n") })
+	store := drive.Start(t, nil, "store", "--bind", bind)
+	testutil.Eventually(t, time.Minute, "the store listens", func() bool { return strings.Contains(store.Out.String(), "\n") })
 	t.Cleanup(func() {
 		_ = store.Process.Kill()
-		store.wait()
+		store.End()
 	})
 }
 
 // TestMeetEtcdName has an etcd whose name nobody knows yet: the agent waits for it until the join timeout.
 func TestMeetEtcdName(t *testing.T) {
 	t.Parallel()
-	m := newMeet(t, "", "--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=no-such-host.invalid:2379", "--rdzv-id=x",
+	m := drive.NewMeet(t, "", "--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=no-such-host.invalid:2379", "--rdzv-id=x",
 		"--rdzv-conf=join_timeout=6")
-	m.ends(m.start(0), 75, "waiting for etcd", `cannot resolve "no-such-host.invalid"`, "within 6s")
+	m.Ends(m.Start(0), 75, "waiting for etcd", `cannot resolve "no-such-host.invalid"`, "within 6s")
 }
 
 // TestMeetEtcdLeader kills etcd's leader while workers run: nothing is lost, they go on. Then there is no quorum.
@@ -116,46 +117,46 @@ func TestMeetEtcdLeader(t *testing.T) {
 	t.Parallel()
 	etcd := testutil.Etcd(t, 3)
 	place := "--rdzv=etcd://" + strings.Join(etcd.Endpoints, ",")
-	m := newMeet(t, untilGate, "--nnodes=3", place, "--run-id=leader", "--keep-alive=5s") // elections take long on a busy machine
-	m.native = true
-	agents := []*testJob{m.start(0), m.start(1), m.start(2)}
+	m := drive.NewMeet(t, drive.UntilGate, "--nnodes=3", place, "--run-id=leader", "--keep-alive=5s") // elections take long on a busy machine
+	m.Native = true
+	agents := []*drive.Job{m.Start(0), m.Start(1), m.Start(2)}
 	for node := range agents {
-		m.seen(node, 0, 0)
+		m.Seen(node, 0, 0)
 	}
 	dead := etcd.KillLeader()
 	if leader := etcd.Leader(); leader == dead {
 		t.Fatalf("member %d leads and is dead", leader)
 	}
-	m.open()
+	m.Open()
 	for _, j := range agents {
-		m.ends(j, 0)
+		m.Ends(j, 0)
 	}
-	if again, _ := filepath.Glob(filepath.Join(m.out, "*.1.0")); len(again) > 0 {
+	if again, _ := filepath.Glob(filepath.Join(m.Out, "*.1.0")); len(again) > 0 {
 		t.Errorf("workers were started anew: %v", again)
 	}
 	// Workers that nobody can call off end, and begin anew when etcd is back.
-	cut := newMeet(t, untilGate, "--nnodes=2", place, "--run-id=cut", "--keep-alive=400ms")
-	cut.native = true
-	agents = []*testJob{cut.start(0), cut.start(1)}
+	cut := drive.NewMeet(t, drive.UntilGate, "--nnodes=2", place, "--run-id=cut", "--keep-alive=400ms")
+	cut.Native = true
+	agents = []*drive.Job{cut.Start(0), cut.Start(1)}
 	for node := range agents {
-		cut.seen(node, 0, 0)
+		cut.Seen(node, 0, 0)
 	}
 	etcd.KillLeader()
 	for _, j := range agents {
-		cut.says(j, "does not answer for")
+		cut.Says(j, "does not answer for")
 	}
 	etcd.Start(dead)
 	for node := range agents {
-		cut.expect(node, 1, 0, "WORLD_SIZE=2")
+		cut.Expect(node, 1, 0, "WORLD_SIZE=2")
 	}
-	cut.open()
+	cut.Open()
 	for _, j := range agents {
-		cut.ends(j, 0)
+		cut.Ends(j, 0)
 	}
 	etcd.KillLeader()
-	alone := newMeet(t, "", "--nnodes=2", place, "--run-id=alone", "--join-timeout=6s")
-	alone.native = true
-	alone.ends(alone.start(0), 75, "waiting for etcd", "quorum")
+	alone := drive.NewMeet(t, "", "--nnodes=2", place, "--run-id=alone", "--join-timeout=6s")
+	alone.Native = true
+	alone.Ends(alone.Start(0), 75, "waiting for etcd", "quorum")
 }
 
 // TestMeetEtcdCredentials needs a user and a password.
@@ -174,14 +175,14 @@ func TestMeetEtcdCredentials(t *testing.T) {
 		}
 		return "--etcd-password-file=" + file
 	}
-	m := newMeet(t, "", "--nnodes=2", "--rdzv=etcd://"+etcd.Endpoints[0], "--run-id=users", "--join-timeout=20s")
-	m.native = true
-	m.ends(m.start(0, "--etcd-user=root", password("guess")), 75, "etcd at")
-	m.ends(m.start(0), 75, "etcd at", "user")
-	m.ends(m.start(0, "--etcd-user=root", "--etcd-password-file="+filepath.Join(dir, "none")), 2, "cannot read etcd's password")
-	a, b := m.start(0, "--etcd-user=root", password("secret")), m.start(1, "--etcd-user=root", password("secret"))
-	m.ends(a, 0)
-	m.ends(b, 0)
+	m := drive.NewMeet(t, "", "--nnodes=2", "--rdzv=etcd://"+etcd.Endpoints[0], "--run-id=users", "--join-timeout=20s")
+	m.Native = true
+	m.Ends(m.Start(0, "--etcd-user=root", password("guess")), 75, "etcd at")
+	m.Ends(m.Start(0), 75, "etcd at", "user")
+	m.Ends(m.Start(0, "--etcd-user=root", "--etcd-password-file="+filepath.Join(dir, "none")), 2, "cannot read etcd's password")
+	a, b := m.Start(0, "--etcd-user=root", password("secret")), m.Start(1, "--etcd-user=root", password("secret"))
+	m.Ends(a, 0)
+	m.Ends(b, 0)
 }
 
 // TestMeetEtcdTLS meets at an etcd that shows a certificate, by the scheme and by the flag, and refuses one of nobody
@@ -191,14 +192,14 @@ func TestMeetEtcdTLS(t *testing.T) {
 	t.Parallel()
 	cert, key := selfSigned(t)
 	etcd := testutil.EtcdWith(t, testutil.EtcdOptions{TLS: &testutil.EtcdTLS{Cert: cert, Key: key, ServerCA: cert}})
-	m := newMeet(t, "", "--nnodes=2", "--run-id=tls")
-	m.native = true
-	a := m.start(0, "--rdzv=etcds://"+etcd.Endpoints[0], "--etcd-cacert="+cert)
-	b := m.start(1, "--rdzv=etcd://"+etcd.Endpoints[0], "--etcd-cacert="+cert)
-	m.ends(a, 0)
-	m.ends(b, 0)
-	m.ends(m.start(2, "--rdzv=etcds://"+etcd.Endpoints[0], "--join-timeout=10s"), 75, "certificate")
-	m.ends(m.start(3, "--rdzv=etcd://"+etcd.Endpoints[0], "--join-timeout=10s"), 75, "TLS")
+	m := drive.NewMeet(t, "", "--nnodes=2", "--run-id=tls")
+	m.Native = true
+	a := m.Start(0, "--rdzv=etcds://"+etcd.Endpoints[0], "--etcd-cacert="+cert)
+	b := m.Start(1, "--rdzv=etcd://"+etcd.Endpoints[0], "--etcd-cacert="+cert)
+	m.Ends(a, 0)
+	m.Ends(b, 0)
+	m.Ends(m.Start(2, "--rdzv=etcds://"+etcd.Endpoints[0], "--join-timeout=10s"), 75, "certificate")
+	m.Ends(m.Start(3, "--rdzv=etcd://"+etcd.Endpoints[0], "--join-timeout=10s"), 75, "TLS")
 }
 
 // selfSigned returns the files of a certificate for 127.0.0.1 that is its own authority.

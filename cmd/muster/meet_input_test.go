@@ -18,12 +18,13 @@ import (
 
 	"muster/internal/testutil"
 	"muster/rendezvous/tcpstore"
+	"muster/test/drive"
 )
 
 // meetAt is a job whose agents meet at a port of this machine by torchrun's protocol or ours.
-func meetAt(t *testing.T, script, port string, flags ...string) *meet {
+func meetAt(t *testing.T, script, port string, flags ...string) *drive.Meet {
 	t.Helper()
-	return newMeet(t, script, append([]string{"--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:" + port, "--rdzv-id=job7"}, flags...)...)
+	return drive.NewMeet(t, script, append([]string{"--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:" + port, "--rdzv-id=job7"}, flags...)...)
 }
 
 // storeClient reaches a store as one of PyTorch's clients would.
@@ -57,19 +58,19 @@ func TestMeetNobody(t *testing.T) {
 		endpoint string
 		words    []string
 	}{
-		"nobody listens":         {"127.0.0.1:" + freePort(t), []string{"connection refused", "waiting for the host of the store"}},
+		"nobody listens":         {"127.0.0.1:" + drive.FreePort(t), []string{"connection refused", "waiting for the host of the store"}},
 		"a web server":           {"127.0.0.1:" + webPort, []string{"a web server answers at"}},
 		"a silent server":        {silent.Addr().String(), []string{"it takes connections, and does not answer"}},
 		"a name without address": {"no-such-host.invalid:29400", []string{`cannot resolve "no-such-host.invalid"`}},
 	} {
-		m := newMeet(t, "", "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint="+c.endpoint, "--rdzv-id=x",
+		m := drive.NewMeet(t, "", "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint="+c.endpoint, "--rdzv-id=x",
 			"--rdzv-conf=is_host=0,join_timeout=6")
-		j := m.start(0)
+		j := m.Start(0)
 		waiting[name] = func(t *testing.T) {
-			m.t = t
-			got := m.ends(j, 75, append(c.words, c.endpoint)...)
-			if took := regexp.MustCompile(`given up after (6|7|8|9|1\d)s`); !took.MatchString(got.stderr) {
-				t.Errorf("the join timeout is 6s:\n%s", got.stderr)
+			m.T = t
+			got := m.Ends(j, 75, append(c.words, c.endpoint)...)
+			if took := regexp.MustCompile(`given up after (6|7|8|9|1\d)s`); !took.MatchString(got.Stderr) {
+				t.Errorf("the join timeout is 6s:\n%s", got.Stderr)
 			}
 		}
 	}
@@ -83,21 +84,21 @@ func TestMeetNobody(t *testing.T) {
 func TestMeetTooFew(t *testing.T) {
 	testutil.Long(t)
 	t.Parallel()
-	port := freePort(t)
+	port := drive.FreePort(t)
 	m := meetAt(t, "", port, "--nnodes=2")
-	m.env = []string{"MUSTER_JOIN_TIMEOUT=7s"}
-	one := m.start(0)
+	m.Env = []string{"MUSTER_JOIN_TIMEOUT=7s"}
+	one := m.Start(0)
 	testutil.Eventually(t, time.Minute, "the store is there", func() bool {
 		client := storeClient(t, port)
 		return client != nil
 	})
-	other := newMeet(t, "", "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:"+port, "--rdzv-id=job8")
-	other.env = []string{"MUSTER_JOIN_TIMEOUT=3s"}
-	other.ends(other.start(1), 75, `cannot join job "job8"`, "1 of 2 nodes are there", `other jobs use this store: ["job7"]`)
-	got := m.ends(one, 75, "waiting for nodes", "1 of 2 are there", "(127.0.0.1); 1 more to come",
+	other := drive.NewMeet(t, "", "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:"+port, "--rdzv-id=job8")
+	other.Env = []string{"MUSTER_JOIN_TIMEOUT=3s"}
+	other.Ends(other.Start(1), 75, `cannot join job "job8"`, "1 of 2 nodes are there", `other jobs use this store: ["job7"]`)
+	got := m.Ends(one, 75, "waiting for nodes", "1 of 2 are there", "(127.0.0.1); 1 more to come",
 		`cannot join job "job7" at the store at 127.0.0.1:`+port, `["job8"]`)
-	if got.elapsed < 7*time.Second || got.elapsed > 40*time.Second {
-		t.Errorf("given up after %v, the join timeout is 7s", got.elapsed)
+	if got.Elapsed < 7*time.Second || got.Elapsed > 40*time.Second {
+		t.Errorf("given up after %v, the join timeout is 7s", got.Elapsed)
 	}
 }
 
@@ -107,26 +108,26 @@ func TestMeetStopped(t *testing.T) {
 	t.Parallel()
 	waiting := map[string]func(t *testing.T){}
 	for name, place := range map[string]string{
-		"for nodes": "c10d://127.0.0.1:" + freePort(t), "for the store": "c10d://127.0.0.1:" + freePort(t),
-		"for etcd": "etcd://127.0.0.1:" + freePort(t),
+		"for nodes": "c10d://127.0.0.1:" + drive.FreePort(t), "for the store": "c10d://127.0.0.1:" + drive.FreePort(t),
+		"for etcd": "etcd://127.0.0.1:" + drive.FreePort(t),
 	} {
-		m := newMeet(t, "", "--nnodes=2", "--rdzv="+place, "--run-id=x")
-		if m.native = true; name == "for the store" {
-			m.flags = append(m.flags, "--rdzv-conf=is_host=0")
+		m := drive.NewMeet(t, "", "--nnodes=2", "--rdzv="+place, "--run-id=x")
+		if m.Native = true; name == "for the store" {
+			m.Flags = append(m.Flags, "--rdzv-conf=is_host=0")
 		}
-		j := m.start(0)
+		j := m.Start(0)
 		waiting[name] = func(t *testing.T) {
-			m.t = t
-			m.says(j, "waiting for")
+			m.T = t
+			m.Says(j, "waiting for")
 			stopped := time.Now()
 			if err := j.Process.Signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)
 			}
-			m.ends(j, 143)
+			m.Ends(j, 143)
 			if took := time.Since(stopped); took > 10*time.Second {
 				t.Errorf("it took %v to stop an agent without workers", took)
 			}
-			j.nothingLeft(j.runtimeDir)
+			j.NothingLeft(j.RuntimeDir)
 		}
 	}
 	for name, test := range waiting {
@@ -146,9 +147,9 @@ func TestMeetRefused(t *testing.T) {
 		{[]string{"--nnodes=2", "--local-addr=192.0.2.77"}, "192.0.2.77"},
 		{[]string{"--nnodes=2", "--topology-file=none.txt"}, "none.txt"},
 	} {
-		m := newMeet(t, "", append([]string{"--rdzv=c10d://127.0.0.1:" + freePort(t), "--run-id=x"}, c.flags...)...)
-		m.native = true
-		m.ends(m.start(0), 2, c.words)
+		m := drive.NewMeet(t, "", append([]string{"--rdzv=c10d://127.0.0.1:" + drive.FreePort(t), "--run-id=x"}, c.flags...)...)
+		m.Native = true
+		m.Ends(m.Start(0), 2, c.words)
 	}
 }
 
@@ -165,21 +166,21 @@ func TestMeetForeignState(t *testing.T) {
 		"a long string":       "\x8d\xff\xff\xff\xff\xff\xff\xff\x7f.",
 		"no pickle":           "GET / HTTP/1.1",
 	} {
-		port := freePort(t)
+		port := drive.FreePort(t)
 		serveStore(t, "127.0.0.1:"+port)
 		if err := storeClient(t, port).Set(t.Context(), "/torch.rendezvous.job7",
 			[]byte(base64.StdEncoding.EncodeToString([]byte(value)))); err != nil {
 			t.Fatal(err)
 		}
 		m := meetAt(t, "", port, "--nnodes=2")
-		m.env = []string{"MUSTER_JOIN_TIMEOUT=20s"}
-		m.start(0)
-		m.start(1)
+		m.Env = []string{"MUSTER_JOIN_TIMEOUT=20s"}
+		m.Start(0)
+		m.Start(1)
 		waiting[name] = func(t *testing.T) {
-			for _, j := range m.agents {
-				got := j.wait()
-				if (got.status != 75 && got.status != 2) || !strings.Contains(got.stderr, "/torch.rendezvous.job7") {
-					t.Errorf("status %d\n%s", got.status, got.stderr)
+			for _, j := range m.Agents {
+				got := j.End()
+				if (got.Status != 75 && got.Status != 2) || !strings.Contains(got.Stderr, "/torch.rendezvous.job7") {
+					t.Errorf("status %d\n%s", got.Status, got.Stderr)
 				}
 			}
 			if _, err := os.Stat(marker); err == nil {
@@ -196,7 +197,7 @@ func TestMeetForeignState(t *testing.T) {
 func TestMeetSharedStore(t *testing.T) {
 	testutil.Long(t)
 	t.Parallel()
-	port := freePort(t)
+	port := drive.FreePort(t)
 	serveStore(t, "127.0.0.1:"+port)
 	client := storeClient(t, port)
 	for k := 0; k < 100_000; k += 1000 {
@@ -208,18 +209,18 @@ func TestMeetSharedStore(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var jobs []*meet
+	var jobs []*drive.Meet
 	for _, id := range []string{"one", "two"} {
-		m := newMeet(t, rankOneFails, "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:"+port, "--rdzv-id="+id,
+		m := drive.NewMeet(t, drive.RankOneFails, "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:"+port, "--rdzv-id="+id,
 			"--max-restarts=1")
-		m.start(0)
-		m.start(1)
+		m.Start(0)
+		m.Start(1)
 		jobs = append(jobs, m)
 	}
 	for i, m := range jobs {
-		for node, j := range m.agents {
-			m.ends(j, 0)
-			m.expect(node, 1, 0, "WORLD_SIZE=2", "TORCHELASTIC_RUN_ID="+[]string{"one", "two"}[i])
+		for node, j := range m.Agents {
+			m.Ends(j, 0)
+			m.Expect(node, 1, 0, "WORLD_SIZE=2", "TORCHELASTIC_RUN_ID="+[]string{"one", "two"}[i])
 		}
 	}
 	if n, err := client.NumKeys(t.Context()); err != nil || n < 100_000 {
@@ -230,20 +231,20 @@ func TestMeetSharedStore(t *testing.T) {
 // TestMeetOtherRange starts one node with other numbers: the coordinator's count, and it says so.
 func TestMeetOtherRange(t *testing.T) {
 	t.Parallel()
-	m := meetAt(t, untilGate, freePort(t))
-	first := m.start(0, "--nnodes=2")
-	m.says(first, "this machine itself")
-	testutil.Eventually(t, time.Minute, "the first node waits", func() bool { return strings.Contains(m.flags[1], "127.0.0.1") })
-	port := strings.TrimPrefix(m.flags[1], "--rdzv-endpoint=127.0.0.1:")
+	m := meetAt(t, drive.UntilGate, drive.FreePort(t))
+	first := m.Start(0, "--nnodes=2")
+	m.Says(first, "this machine itself")
+	testutil.Eventually(t, time.Minute, "the first node waits", func() bool { return strings.Contains(m.Flags[1], "127.0.0.1") })
+	port := strings.TrimPrefix(m.Flags[1], "--rdzv-endpoint=127.0.0.1:")
 	storeClient(t, port) // it hosts the store, and so it is the coordinator in a moment
-	second := m.start(1, "--nnodes=1:4")
-	m.expect(0, 0, 0, "WORLD_SIZE=2")
-	m.expect(1, 0, 0, "WORLD_SIZE=2")
-	m.open()
-	m.ends(first, 0)
-	m.ends(second, 0)
-	if !strings.Contains(agentsSaid(m), "node was started with another --nnodes") {
-		t.Errorf("nobody has noticed:\n%s", agentsSaid(m))
+	second := m.Start(1, "--nnodes=1:4")
+	m.Expect(0, 0, 0, "WORLD_SIZE=2")
+	m.Expect(1, 0, 0, "WORLD_SIZE=2")
+	m.Open()
+	m.Ends(first, 0)
+	m.Ends(second, 0)
+	if !strings.Contains(drive.AgentsSaid(m), "node was started with another --nnodes") {
+		t.Errorf("nobody has noticed:\n%s", drive.AgentsSaid(m))
 	}
 }
 
@@ -251,12 +252,12 @@ func TestMeetOtherRange(t *testing.T) {
 func TestMeetSpares(t *testing.T) {
 	testutil.Long(t)
 	t.Parallel()
-	m := meetAt(t, untilGate, freePort(t), "--nnodes=2:4")
-	m.env = []string{"MUSTER_SPARES=1", "MUSTER_LOG_LEVEL=debug", "MUSTER_KEEP_ALIVE=400ms", "MUSTER_LAST_CALL=2s"}
-	agents := []*testJob{m.start(0), m.start(1), m.start(2)}
+	m := meetAt(t, drive.UntilGate, drive.FreePort(t), "--nnodes=2:4")
+	m.Env = []string{"MUSTER_SPARES=1", "MUSTER_LOG_LEVEL=debug", "MUSTER_KEEP_ALIVE=400ms", "MUSTER_LAST_CALL=2s"}
+	agents := []*drive.Job{m.Start(0), m.Start(1), m.Start(2)}
 	begun := func(round int) (nodes []int) {
 		for node := range agents {
-			if m.worker(node, round, 0) != nil {
+			if m.Worker(node, round, 0) != nil {
 				nodes = append(nodes, node)
 			}
 		}
@@ -265,18 +266,18 @@ func TestMeetSpares(t *testing.T) {
 	testutil.Eventually(t, time.Minute, "two nodes train", func() bool { return len(begun(0)) == 2 })
 	training := begun(0)
 	victim := training[1]
-	if strings.Contains(agents[victim].err.String(), `"message":"this node hosts the store"`) { // without it, one of two must stop
+	if strings.Contains(agents[victim].Err.String(), `"message":"this node hosts the store"`) { // without it, one of two must stop
 		victim = training[0]
 	}
-	m.kill(agents[victim])
+	m.Kill(agents[victim])
 	testutil.Eventually(t, time.Minute, "the spare takes the place", func() bool { return len(begun(1)) == 2 })
 	for _, node := range begun(1) {
-		m.expect(node, 1, 0, "WORLD_SIZE=2")
+		m.Expect(node, 1, 0, "WORLD_SIZE=2")
 	}
-	m.open()
+	m.Open()
 	for node, j := range agents {
 		if node != victim {
-			m.ends(j, 0)
+			m.Ends(j, 0)
 		}
 	}
 }
@@ -285,15 +286,15 @@ func TestMeetSpares(t *testing.T) {
 func TestMeetUnit(t *testing.T) {
 	testutil.Long(t)
 	t.Parallel()
-	m := meetAt(t, untilGate, freePort(t), "--nnodes=2:4")
-	m.env = []string{"MUSTER_NODE_UNIT=2", "MUSTER_LAST_CALL=2s"}
-	m.start(0)
-	m.start(1)
-	m.start(2)
+	m := meetAt(t, drive.UntilGate, drive.FreePort(t), "--nnodes=2:4")
+	m.Env = []string{"MUSTER_NODE_UNIT=2", "MUSTER_LAST_CALL=2s"}
+	m.Start(0)
+	m.Start(1)
+	m.Start(2)
 	testutil.Eventually(t, time.Minute, "two nodes train", func() bool {
 		n := 0
 		for node := range 3 {
-			if vars := m.worker(node, 0, 0); vars != nil {
+			if vars := m.Worker(node, 0, 0); vars != nil {
 				if n++; vars["WORLD_SIZE"] != "2" {
 					t.Fatalf("a world of %s", vars["WORLD_SIZE"])
 				}
@@ -301,13 +302,13 @@ func TestMeetUnit(t *testing.T) {
 		}
 		return n == 2
 	})
-	m.start(3)
+	m.Start(3)
 	for node := range 4 {
-		m.expect(node, 1, 0, "WORLD_SIZE=4")
+		m.Expect(node, 1, 0, "WORLD_SIZE=4")
 	}
-	m.open()
-	for _, j := range m.agents {
-		m.ends(j, 0)
+	m.Open()
+	for _, j := range m.Agents {
+		m.Ends(j, 0)
 	}
 }
 
@@ -318,16 +319,16 @@ func TestMeetTopology(t *testing.T) {
 	if err := os.WriteFile(file, []byte("a1 p1 127.0.0.2\na2 p1 127.0.0.3\na1 p1 127.0.0.4\na2 p1 127.0.0.5\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m := newMeet(t, "", "--nnodes=4", "--rdzv=muster://127.0.0.1:"+freePort(t), "--run-id=x", "--topology-file="+file, "--log-level=debug")
-	m.native = true
+	m := drive.NewMeet(t, "", "--nnodes=4", "--rdzv=muster://127.0.0.1:"+drive.FreePort(t), "--run-id=x", "--topology-file="+file, "--log-level=debug")
+	m.Native = true
 	for node := range 4 {
-		m.start(node, "--local-addr=127.0.0."+strconv.Itoa(node+2))
+		m.Start(node, "--local-addr=127.0.0."+strconv.Itoa(node+2))
 	}
-	for _, j := range m.agents {
-		m.ends(j, 0)
+	for _, j := range m.Agents {
+		m.Ends(j, 0)
 	}
 	rank := func(node int) int {
-		n, _ := strconv.Atoi(m.seen(node, 0, 0)["RANK"])
+		n, _ := strconv.Atoi(m.Seen(node, 0, 0)["RANK"])
 		return n
 	}
 	if rank(0)/2 != rank(2)/2 || rank(1)/2 != rank(3)/2 {
@@ -337,7 +338,7 @@ func TestMeetTopology(t *testing.T) {
 	for node := range 4 {
 		addrs[rank(node)] = strconv.Quote("127.0.0." + strconv.Itoa(node+2))
 	}
-	if said := agentsSaid(m); !strings.Contains(said, `"addresses_by_rank":[`+strings.Join(addrs, ",")+`]`) {
+	if said := drive.AgentsSaid(m); !strings.Contains(said, `"addresses_by_rank":[`+strings.Join(addrs, ",")+`]`) {
 		t.Errorf("the order %v was not logged:\n%s", addrs, said)
 	}
 }

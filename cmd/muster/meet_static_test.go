@@ -11,12 +11,13 @@ import (
 
 	"muster/internal/testutil"
 	"muster/rendezvous/tcpstore"
+	"muster/test/drive"
 )
 
 // staticFlags are those of a job with fixed node ranks on this machine.
 func staticFlags(t testing.TB, nodes int) (flags []string, port string) {
 	t.Helper()
-	port = freePort(t)
+	port = drive.FreePort(t)
 	return []string{fmt.Sprintf("--nnodes=%d", nodes), "--master-addr=127.0.0.1", "--master-port=" + port}, port
 }
 
@@ -26,22 +27,22 @@ func TestMeetStatic(t *testing.T) {
 		t.Run(map[bool]string{false: "torchrun", true: "run"}[native], func(t *testing.T) {
 			t.Parallel()
 			flags, port := staticFlags(t, 3)
-			m := newMeet(t, "", flags...)
-			m.native = native
-			var agents []*testJob
+			m := drive.NewMeet(t, "", flags...)
+			m.Native = native
+			var agents []*drive.Job
 			for _, rank := range []int{2, 0, 1} {
 				role := "--role=" + map[bool]string{true: "learner", false: "actor"}[rank == 1]
 				agents = append(agents,
-					m.start(rank, fmt.Sprintf("--node-rank=%d", rank), fmt.Sprintf("--nproc-per-node=%d", rank+1), role))
+					m.Start(rank, fmt.Sprintf("--node-rank=%d", rank), fmt.Sprintf("--nproc-per-node=%d", rank+1), role))
 			}
 			for _, j := range agents {
-				m.ends(j, 0)
+				m.Ends(j, 0)
 			}
 			base, roleBase := []int{0, 1, 3}, []int{0, 0, 1}
 			roleWorld := []int{4, 2, 4}
 			for rank := range 3 {
 				for local := range rank + 1 {
-					m.expect(rank, 0, local, fmt.Sprintf("RANK=%d", base[rank]+local), "WORLD_SIZE=6", "GROUP_WORLD_SIZE=3",
+					m.Expect(rank, 0, local, fmt.Sprintf("RANK=%d", base[rank]+local), "WORLD_SIZE=6", "GROUP_WORLD_SIZE=3",
 						fmt.Sprintf("GROUP_RANK=%d", rank), fmt.Sprintf("ROLE_RANK=%d", roleBase[rank]+local),
 						fmt.Sprintf("ROLE_WORLD_SIZE=%d", roleWorld[rank]),
 						"MASTER_ADDR=127.0.0.1", "MASTER_PORT="+port, "TORCHELASTIC_USE_AGENT_STORE=True")
@@ -55,12 +56,12 @@ func TestMeetStatic(t *testing.T) {
 func TestMeetStaticRestart(t *testing.T) {
 	t.Parallel()
 	flags, port := staticFlags(t, 2)
-	m := newMeet(t, rankOneFails, append(flags, "--max-restarts=1")...)
-	one, zero := m.start(1, "--node-rank=1"), m.start(0, "--node-rank=0")
-	m.ends(zero, 0, "rank 1 ended with status 3")
-	m.ends(one, 0)
+	m := drive.NewMeet(t, drive.RankOneFails, append(flags, "--max-restarts=1")...)
+	one, zero := m.Start(1, "--node-rank=1"), m.Start(0, "--node-rank=0")
+	m.Ends(zero, 0, "rank 1 ended with status 3")
+	m.Ends(one, 0)
 	for node := range 2 {
-		m.expect(node, 1, 0, fmt.Sprintf("RANK=%d", node), "MASTER_PORT="+port, "TORCHELASTIC_RESTART_COUNT=1")
+		m.Expect(node, 1, 0, fmt.Sprintf("RANK=%d", node), "MASTER_PORT="+port, "TORCHELASTIC_RESTART_COUNT=1")
 	}
 }
 
@@ -70,59 +71,59 @@ func TestMeetStaticGloo(t *testing.T) {
 	python := testutil.Torch(t)
 	t.Parallel()
 	flags, _ := staticFlags(t, 2)
-	m := newMeet(t, `exec "$PYTHON" "$SCRIPT"`, append(flags, "--max-restarts=1")...)
-	m.env = []string{"PYTHON=" + python, "SCRIPT=" + testScript(t, "meet", "gloo.py")}
-	zero, one := m.start(0, "--node-rank=0"), m.start(1, "--node-rank=1")
-	if got := m.ends(zero, 0); !strings.Contains(got.stdout, "sum 3 in round 1") {
-		t.Errorf("rank 0 has not added up the ranks:\n%s", got.stdout)
+	m := drive.NewMeet(t, `exec "$PYTHON" "$SCRIPT"`, append(flags, "--max-restarts=1")...)
+	m.Env = []string{"PYTHON=" + python, "SCRIPT=" + drive.Script(t, "meet", "gloo.py")}
+	zero, one := m.Start(0, "--node-rank=0"), m.Start(1, "--node-rank=1")
+	if got := m.Ends(zero, 0); !strings.Contains(got.Stdout, "sum 3 in round 1") {
+		t.Errorf("rank 0 has not added up the ranks:\n%s", got.Stdout)
 	}
-	m.ends(one, 0)
+	m.Ends(one, 0)
 }
 
 // TestMeetStaticSameRank refuses an agent whose node rank a living one has, and names both.
 func TestMeetStaticSameRank(t *testing.T) {
 	t.Parallel()
 	flags, _ := staticFlags(t, 2)
-	m := newMeet(t, untilGate, flags...)
-	m.env = []string{"MUSTER_KEEP_ALIVE=400ms"}
-	zero := m.start(0, "--node-rank=0")
-	one := m.start(1, "--node-rank=1", "--local-addr=127.0.0.2")
-	m.seen(1, 0, 0)
-	again := m.start(2, "--node-rank=1", "--local-addr=127.0.0.3")
-	m.ends(again, 75, "node rank 1 is taken by", "(127.0.0.2)", "(127.0.0.3)")
-	m.ends(m.start(3, "--node-rank=0"), 2, "address already in use", "was another agent on this machine started with node rank 0?")
-	m.open()
-	m.ends(zero, 0)
-	m.ends(one, 0)
+	m := drive.NewMeet(t, drive.UntilGate, flags...)
+	m.Env = []string{"MUSTER_KEEP_ALIVE=400ms"}
+	zero := m.Start(0, "--node-rank=0")
+	one := m.Start(1, "--node-rank=1", "--local-addr=127.0.0.2")
+	m.Seen(1, 0, 0)
+	again := m.Start(2, "--node-rank=1", "--local-addr=127.0.0.3")
+	m.Ends(again, 75, "node rank 1 is taken by", "(127.0.0.2)", "(127.0.0.3)")
+	m.Ends(m.Start(3, "--node-rank=0"), 2, "address already in use", "was another agent on this machine started with node rank 0?")
+	m.Open()
+	m.Ends(zero, 0)
+	m.Ends(one, 0)
 }
 
 // TestMeetStaticSameRankAtOnce has two agents of one node rank, and nobody of another, before any round.
 func TestMeetStaticSameRankAtOnce(t *testing.T) {
 	t.Parallel()
 	flags, _ := staticFlags(t, 3)
-	m := newMeet(t, "", flags...)
-	m.env = []string{"MUSTER_KEEP_ALIVE=400ms", "MUSTER_LOG_LEVEL=debug"}
-	zero := m.start(0, "--node-rank=0")
-	one := m.start(1, "--node-rank=1", "--local-addr=127.0.0.2")
-	m.says(zero, `"message":"this node hosts the store"`)
-	again := m.start(2, "--node-rank=1", "--local-addr=127.0.0.3")
+	m := drive.NewMeet(t, "", flags...)
+	m.Env = []string{"MUSTER_KEEP_ALIVE=400ms", "MUSTER_LOG_LEVEL=debug"}
+	zero := m.Start(0, "--node-rank=0")
+	one := m.Start(1, "--node-rank=1", "--local-addr=127.0.0.2")
+	m.Says(zero, `"message":"this node hosts the store"`)
+	again := m.Start(2, "--node-rank=1", "--local-addr=127.0.0.3")
 	// Which of the two came first is up to them.
-	var refused *testJob
+	var refused *drive.Job
 	testutil.Eventually(t, time.Minute, "one of two agents is refused", func() bool {
-		for _, j := range []*testJob{one, again} {
-			if strings.Contains(forPeople(j.err.String()), "muster: error:") {
+		for _, j := range []*drive.Job{one, again} {
+			if strings.Contains(drive.ForPeople(j.Err.String()), "muster: error:") {
 				refused = j
 			}
 		}
 		return refused != nil
 	})
-	m.ends(refused, 75, "node rank 1 is taken by", "(127.0.0.2)", "(127.0.0.3)")
+	m.Ends(refused, 75, "node rank 1 is taken by", "(127.0.0.2)", "(127.0.0.3)")
 	if refused == one {
 		one = again
 	}
-	two := m.start(3, "--node-rank=2")
-	for _, j := range []*testJob{zero, one, two} {
-		m.ends(j, 0)
+	two := m.Start(3, "--node-rank=2")
+	for _, j := range []*drive.Job{zero, one, two} {
+		m.Ends(j, 0)
 	}
 }
 
@@ -130,19 +131,19 @@ func TestMeetStaticSameRankAtOnce(t *testing.T) {
 func TestMeetStaticReturns(t *testing.T) {
 	t.Parallel()
 	flags, _ := staticFlags(t, 2)
-	m := newMeet(t, untilGate, flags...)
-	m.env = []string{"MUSTER_KEEP_ALIVE=400ms"}
-	zero := m.start(0, "--node-rank=0")
-	one := m.start(1, "--node-rank=1")
-	m.seen(0, 0, 0)
-	m.seen(1, 0, 0)
-	m.kill(one)
-	one = m.start(2, "--node-rank=1")
-	m.expect(2, 1, 0, "RANK=1", "WORLD_SIZE=2")
-	m.expect(0, 1, 0, "RANK=0", "WORLD_SIZE=2")
-	m.open()
-	m.ends(zero, 0)
-	m.ends(one, 0)
+	m := drive.NewMeet(t, drive.UntilGate, flags...)
+	m.Env = []string{"MUSTER_KEEP_ALIVE=400ms"}
+	zero := m.Start(0, "--node-rank=0")
+	one := m.Start(1, "--node-rank=1")
+	m.Seen(0, 0, 0)
+	m.Seen(1, 0, 0)
+	m.Kill(one)
+	one = m.Start(2, "--node-rank=1")
+	m.Expect(2, 1, 0, "RANK=1", "WORLD_SIZE=2")
+	m.Expect(0, 1, 0, "RANK=0", "WORLD_SIZE=2")
+	m.Open()
+	m.Ends(zero, 0)
+	m.Ends(one, 0)
 }
 
 // TestMeetStaticTorchrun shares a job of fixed node ranks with a real torchrun, whoever has rank 0 and so the store,
@@ -160,35 +161,35 @@ func TestMeetStaticTorchrun(t *testing.T) {
 			t.Parallel()
 			flags, _ := staticFlags(t, c.nodes)
 			flags = append(flags, "--max-restarts=3")
-			m := newMeet(t, `exec "$PYTHON" "$SCRIPT"`, flags...)
-			m.env = []string{
-				"PYTHON=" + testutil.Torch(t), "SCRIPT=" + testScript(t, "meet", "static.py"),
+			m := drive.NewMeet(t, `exec "$PYTHON" "$SCRIPT"`, flags...)
+			m.Env = []string{
+				"PYTHON=" + testutil.Torch(t), "SCRIPT=" + drive.Script(t, "meet", "static.py"),
 				fmt.Sprintf("VICTIM=%d", c.victim),
 			}
 			said := make([]string, c.nodes)
-			var other outcome
+			var other drive.Outcome
 			var wg sync.WaitGroup
 			wg.Go(func() {
-				args := append(slices.Clone(flags), fmt.Sprintf("--node-rank=%d", c.theirs), "--no-python", "sh", "-c", m.script)
-				other = command(t, m.environ(c.theirs), torchrun, args...)
+				args := append(slices.Clone(flags), fmt.Sprintf("--node-rank=%d", c.theirs), "--no-python", "sh", "-c", m.Script)
+				other = drive.Command(t, m.Environ(c.theirs), torchrun, args...)
 			})
-			ours := map[int]*testJob{}
+			ours := map[int]*drive.Job{}
 			for rank := range c.nodes {
 				if rank != c.theirs {
-					ours[rank] = m.start(rank, fmt.Sprintf("--node-rank=%d", rank))
+					ours[rank] = m.Start(rank, fmt.Sprintf("--node-rank=%d", rank))
 				}
 			}
 			for rank, j := range ours {
-				said[rank] = m.ends(j, 0).stdout
+				said[rank] = m.Ends(j, 0).Stdout
 			}
 			wg.Wait()
-			if said[c.theirs] = other.stdout; other.status != 0 {
-				t.Errorf("torchrun ended with %d:\n%s%s", other.status, other.stdout, other.stderr)
+			if said[c.theirs] = other.Stdout; other.Status != 0 {
+				t.Errorf("torchrun ended with %d:\n%s%s", other.Status, other.Stdout, other.Stderr)
 			}
-			if strings.Contains(other.stderr, "exit barrier") {
-				t.Errorf("torchrun lost its store before the end:\n%s", other.stderr)
+			if strings.Contains(other.Stderr, "exit barrier") {
+				t.Errorf("torchrun lost its store before the end:\n%s", other.Stderr)
 			}
-			if all := agentsSaid(m); !strings.Contains(all, "an agent of torchrun takes part") {
+			if all := drive.AgentsSaid(m); !strings.Contains(all, "an agent of torchrun takes part") {
 				t.Errorf("it was not said that torchrun takes part:\n%s", all)
 			}
 			for rank, text := range said {
@@ -219,8 +220,8 @@ func TestMeetStaticExit(t *testing.T) {
 	if err := client.Set(t.Context(), elastic+"role_info/0", []byte(`{"role": "default", "rank": 0, "local_world_size": 1}`)); err != nil {
 		t.Fatal(err)
 	}
-	m := newMeet(t, "", flags...)
-	ours := []*testJob{m.start(1, "--node-rank=1"), m.start(2, "--node-rank=2")}
+	m := drive.NewMeet(t, "", flags...)
+	ours := []*drive.Job{m.Start(1, "--node-rank=1"), m.Start(2, "--node-rank=2")}
 	if err := client.Wait(t.Context(), elastic+"role_info/1", elastic+"role_info/2"); err != nil {
 		t.Fatal(err)
 	}
@@ -238,7 +239,7 @@ func TestMeetStaticExit(t *testing.T) {
 	}
 	_ = store.Close()
 	for _, j := range ours {
-		m.ends(j, 0)
+		m.Ends(j, 0)
 	}
 }
 
@@ -261,8 +262,8 @@ func TestMeetStaticMisfits(t *testing.T) {
 		},
 	} {
 		flags, port := staticFlags(t, 2)
-		m := newMeet(t, "", flags...)
-		zero := m.start(0, "--node-rank=0")
+		m := drive.NewMeet(t, "", flags...)
+		zero := m.Start(0, "--node-rank=0")
 		client := storeClient(t, port)
 		if err := client.Set(t.Context(), "/none/torchelastic/"+c.key, []byte(c.value)); err != nil {
 			t.Fatal(err)
@@ -270,8 +271,8 @@ func TestMeetStaticMisfits(t *testing.T) {
 		if _, err := client.Add(t.Context(), "init/", 1); err != nil {
 			t.Fatal(err)
 		}
-		if got := m.ends(zero, 75, c.words); got.elapsed > time.Minute {
-			t.Errorf("%s: it took %v", name, got.elapsed)
+		if got := m.Ends(zero, 75, c.words); got.Elapsed > time.Minute {
+			t.Errorf("%s: it took %v", name, got.Elapsed)
 		}
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"muster/test/drive"
 )
 
 // TestMeetToken gives the agents of a job a token: all of them the same, or not.
@@ -34,29 +36,29 @@ func TestMeetToken(t *testing.T) {
 		"too short":     {[2]string{good, short}, [2]int{75, 2}, "it has 15 bytes, at least 16 are wanted"},
 		"unreadable":    {[2]string{good, none}, [2]int{75, 2}, "cannot read the job's token"},
 	} {
-		m := newMeet(t, rankOneFails, "--nnodes=2", "--rdzv=muster://127.0.0.1:"+freePort(t), "--run-id=x", "--join-timeout=4s",
+		m := drive.NewMeet(t, drive.RankOneFails, "--nnodes=2", "--rdzv=muster://127.0.0.1:"+drive.FreePort(t), "--run-id=x", "--join-timeout=4s",
 			"--max-restarts=1")
-		m.native = true
-		m.env = []string{c.tokens[0], "MUSTER_LOG_LEVEL=debug"}
-		host := m.start(0)
-		m.says(host, "hosts the store")
-		m.env = []string{c.tokens[1]}
-		guest := m.start(1)
+		m.Native = true
+		m.Env = []string{c.tokens[0], "MUSTER_LOG_LEVEL=debug"}
+		host := m.Start(0)
+		m.Says(host, "hosts the store")
+		m.Env = []string{c.tokens[1]}
+		guest := m.Start(1)
 		waiting[name] = func(t *testing.T) {
-			m.t = t
-			got := m.ends(guest, c.status[1], c.words)
-			m.ends(host, c.status[0])
-			for _, said := range []string{got.stderr, host.err.String()} {
+			m.T = t
+			got := m.Ends(guest, c.status[1], c.words)
+			m.Ends(host, c.status[0])
+			for _, said := range []string{got.Stderr, host.Err.String()} {
 				if strings.Contains(said, "aaaaaaaa") || strings.Contains(said, "bbbbbbbb") || strings.Contains(said, "0123456789abcde") {
 					t.Errorf("a token was told:\n%s", said)
 				}
 			}
-			if off := "no job token"; strings.Contains(host.err.String(), off) != (c.tokens[0] == "") {
-				t.Errorf("that there is no token was to be said where it is so:\n%s", host.err.String())
+			if off := "no job token"; strings.Contains(host.Err.String(), off) != (c.tokens[0] == "") {
+				t.Errorf("that there is no token was to be said where it is so:\n%s", host.Err.String())
 			}
 			for node, local := range map[int]int{0: 0, 1: 0} {
 				for round := range 2 {
-					if was := m.worker(node, round, local) != nil; was != (c.status == [2]int{}) {
+					if was := m.Worker(node, round, local) != nil; was != (c.status == [2]int{}) {
 						t.Errorf("worker of node %d in round %d: %v", node, round, was)
 					}
 				}
@@ -81,9 +83,9 @@ func TestMeetDryRun(t *testing.T) {
 		"--token-file=" + short:            "it has 10 bytes, at least 16 are wanted",
 		"--topology-file=" + dir + "/none": "cannot read topology file",
 	} {
-		j := start(t, []string{endAtOnce}, "run", "--dry-run", "--nnodes=2", "--rdzv=c10d://10.0.0.1", "--run-id=x", flag, "--", "true")
-		if r := j.wait(); r.status != 2 || !strings.Contains(r.stderr, want) {
-			t.Errorf("%s: status %d, %s, want %q", flag, r.status, r.stderr, want)
+		j := drive.Start(t, []string{drive.EndAtOnce}, "run", "--dry-run", "--nnodes=2", "--rdzv=c10d://10.0.0.1", "--run-id=x", flag, "--", "true")
+		if r := j.End(); r.Status != 2 || !strings.Contains(r.Stderr, want) {
+			t.Errorf("%s: status %d, %s, want %q", flag, r.Status, r.Stderr, want)
 		}
 	}
 }

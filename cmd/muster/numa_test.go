@@ -13,6 +13,7 @@ import (
 
 	"muster/internal/accel"
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // fakeGPUs writes the spec of a fake accelerator with GPUs on these NUMA nodes, and returns its path.
@@ -29,14 +30,14 @@ func fakeGPUs(t *testing.T, numa ...string) string {
 // planned returns the CPUs of each local rank in a dry run.
 func planned(t *testing.T, environ []string, args ...string) []string {
 	t.Helper()
-	got := muster(t, append(slices.Clone(environ), "MUSTER_DRY_RUN=1", "MUSTER_JSON=1"), args...)
+	got := drive.Run(t, append(slices.Clone(environ), "MUSTER_DRY_RUN=1", "MUSTER_JSON=1"), args...)
 	var dry struct {
 		Workers []struct {
 			CPUs string `json:"cpus"`
 		} `json:"workers"`
 	}
-	if err := json.Unmarshal([]byte(got.stdout), &dry); err != nil || got.status != 0 {
-		t.Fatalf("status %d, %v\n%s%s", got.status, err, got.stdout, got.stderr)
+	if err := json.Unmarshal([]byte(got.Stdout), &dry); err != nil || got.Status != 0 {
+		t.Fatalf("status %d, %v\n%s%s", got.Status, err, got.Stdout, got.Stderr)
 	}
 	var cpus []string
 	for _, w := range dry.Workers {
@@ -46,10 +47,10 @@ func planned(t *testing.T, environ []string, args ...string) []string {
 }
 
 // seen returns what each local rank printed as "on RANK CPUS".
-func seen(t *testing.T, got outcome, workers int) []string {
+func seen(t *testing.T, got drive.Outcome, workers int) []string {
 	t.Helper()
 	cpus := make([]string, workers)
-	for line := range strings.Lines(got.stdout) {
+	for line := range strings.Lines(got.Stdout) {
 		var rank int
 		var list string
 		if _, after, ok := strings.Cut(line, "on "); !ok {
@@ -58,8 +59,8 @@ func seen(t *testing.T, got outcome, workers int) []string {
 			cpus[rank] = list
 		}
 	}
-	if slices.Contains(cpus, "") || got.status != 0 {
-		t.Fatalf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	if slices.Contains(cpus, "") || got.Status != 0 {
+		t.Fatalf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
 	return cpus
 }
@@ -82,12 +83,12 @@ func TestNUMABinding(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			want := planned(t, environ, args...)
-			got := muster(t, environ, args...)
+			got := drive.Run(t, environ, args...)
 			if d := cmp.Diff(want, seen(t, got, 3)); d != "" {
-				t.Errorf("(-dry run +workers)\n%s%s", d, got.stderr)
+				t.Errorf("(-dry run +workers)\n%s%s", d, got.Stderr)
 			}
-			if !strings.Contains(got.stderr, "workers are bound to CPUs") {
-				t.Errorf("the log does not tell:\n%s", got.stderr)
+			if !strings.Contains(got.Stderr, "workers are bound to CPUs") {
+				t.Errorf("the log does not tell:\n%s", got.Stderr)
 			}
 			if want[1] != want[2] || len(cpus) > 1 && want[0] == want[1] {
 				t.Errorf("local ranks on two nodes are bound to %q", want)
@@ -114,12 +115,12 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] + os.environ["RANK"] == "01":
 	if strings.Count(want[0], ",") != strings.Count(want[1], ",") {
 		t.Skipf("the nodes have different numbers of CPUs: %q", want)
 	}
-	got := startWarm(t, dir, environ, "--numa-binding", "node", "--warm", "json", "--max-restarts", "1").wait()
+	got := startWarm(t, dir, environ, "--numa-binding", "node", "--warm", "json", "--max-restarts", "1").End()
 	wantWarm(t, got, 0, 4)
 	if d := cmp.Diff(want, seen(t, got, 2)); d != "" {
 		t.Errorf("(-dry run +workers)\n%s", d)
 	}
-	got = startWarm(t, dir, append(environ, "OMP_PROC_BIND=true"), "--numa-binding", "node", "--warm", "json", "--max-restarts", "1").wait()
+	got = startWarm(t, dir, append(environ, "OMP_PROC_BIND=true"), "--numa-binding", "node", "--warm", "json", "--max-restarts", "1").End()
 	if d := cmp.Diff(want, seen(t, got, 2)); d != "" {
 		t.Errorf("with OMP_PROC_BIND (-dry run +workers)\n%s", d)
 	}
@@ -149,25 +150,25 @@ func TestNUMABindingRefused(t *testing.T) {
 	t.Parallel()
 	const words = "No accelerator available for NUMA binding"
 	none := fakeGPUs(t)
-	got := muster(t, []string{"MUSTER_FAKE=" + none}, "torchrun", "--standalone", "--numa-binding", "node", "--no-python", "true")
-	if got.status != 2 || !strings.Contains(got.stderr, "cannot use --numa-binding node: "+words) {
-		t.Errorf("status %d\n%s", got.status, got.stderr)
+	got := drive.Run(t, []string{"MUSTER_FAKE=" + none}, "torchrun", "--standalone", "--numa-binding", "node", "--no-python", "true")
+	if got.Status != 2 || !strings.Contains(got.Stderr, "cannot use --numa-binding node: "+words) {
+		t.Errorf("status %d\n%s", got.Status, got.Stderr)
 	}
-	got = muster(t, []string{"MUSTER_FAKE=" + none, "MUSTER_NUMA_FALLBACK=1"}, "torchrun", "--standalone", "--numa-binding", "node",
+	got = drive.Run(t, []string{"MUSTER_FAKE=" + none, "MUSTER_NUMA_FALLBACK=1"}, "torchrun", "--standalone", "--numa-binding", "node",
 		"--no-python", "echo", "here")
-	if got.status != 0 || got.stdout != "here\n" || !strings.Contains(got.stderr, "workers are not bound to CPUs") ||
-		!strings.Contains(got.stderr, words) {
-		t.Errorf("with fallback: status %d\n%s%s", got.status, got.stdout, got.stderr)
+	if got.Status != 0 || got.Stdout != "here\n" || !strings.Contains(got.Stderr, "workers are not bound to CPUs") ||
+		!strings.Contains(got.Stderr, words) {
+		t.Errorf("with fallback: status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
-	got = muster(t, []string{"MUSTER_NUMA_BINDING=node", "MUSTER_FAKE=" + fakeGPUs(t, "0")}, "torchrun", "--standalone", "--nproc-per-node",
+	got = drive.Run(t, []string{"MUSTER_NUMA_BINDING=node", "MUSTER_FAKE=" + fakeGPUs(t, "0")}, "torchrun", "--standalone", "--nproc-per-node",
 		"2", "--no-python", "true")
-	if got.status != 2 || !strings.Contains(got.stderr, "2 workers and 1 accelerator visible: local rank 1 has none") {
-		t.Errorf("more workers than GPUs: status %d\n%s", got.status, got.stderr)
+	if got.Status != 2 || !strings.Contains(got.Stderr, "2 workers and 1 accelerator visible: local rank 1 has none") {
+		t.Errorf("more workers than GPUs: status %d\n%s", got.Status, got.Stderr)
 	}
 	if devices, _ := filepath.Glob("/dev/nvidia*"); len(devices) == 0 {
-		theirs := command(t, nil, testutil.Torchrun(t), "--standalone", "--numa-binding", "node", "--no-python", "true")
-		if theirs.status == 0 || !strings.Contains(theirs.stderr, words) {
-			t.Errorf("torchrun: status %d\n%s", theirs.status, theirs.stderr)
+		theirs := drive.Command(t, nil, testutil.Torchrun(t), "--standalone", "--numa-binding", "node", "--no-python", "true")
+		if theirs.Status == 0 || !strings.Contains(theirs.Stderr, words) {
+			t.Errorf("torchrun: status %d\n%s", theirs.Status, theirs.Stderr)
 		}
 	}
 }
@@ -195,12 +196,12 @@ func TestNUMABindingLikeTorchrun(t *testing.T) {
 	bound := 0
 	for _, mode := range []string{"node", "socket", "exclusive", "core-complex"} {
 		args := []string{"--standalone", "--nproc-per-node", "2", "--numa-binding", mode, "--no-python", "sh", "-c", sayCPUs}
-		theirs := command(t, environ, python, append([]string{"-c", torchrunOnFakes}, args...)...)
-		ours := muster(t, environ, append([]string{"torchrun"}, args...)...)
-		if theirs.status != 0 { // one core for two, or a machine that tells nothing of its caches
-			t.Logf("%s: %s", mode, ours.stderr)
-			if ours.status != 2 {
-				t.Errorf("%s: status %d, and torchrun fails\n%s\n%s", mode, ours.status, ours.stdout, theirs.stderr)
+		theirs := drive.Command(t, environ, python, append([]string{"-c", torchrunOnFakes}, args...)...)
+		ours := drive.Run(t, environ, append([]string{"torchrun"}, args...)...)
+		if theirs.Status != 0 { // one core for two, or a machine that tells nothing of its caches
+			t.Logf("%s: %s", mode, ours.Stderr)
+			if ours.Status != 2 {
+				t.Errorf("%s: status %d, and torchrun fails\n%s\n%s", mode, ours.Status, ours.Stdout, theirs.Stderr)
 			}
 			continue
 		}
@@ -234,14 +235,14 @@ func TestFakeCPUs(t *testing.T) {
 	if diff := cmp.Diff(want, planned(t, environ, args...)); diff != "" {
 		t.Errorf("planned (-want +got)\n%s", diff)
 	}
-	got := muster(t, environ, args...)
+	got := drive.Run(t, environ, args...)
 	if diff := cmp.Diff(want, seen(t, got, 2)); diff != "" {
 		t.Errorf("bound (-want +got)\n%s", diff)
 	}
-	if !strings.Contains(got.stderr, `"fake_cpus":"16-31,48-63"`) {
-		t.Errorf("it does not tell of them:\n%s", got.stderr)
+	if !strings.Contains(got.Stderr, `"fake_cpus":"16-31,48-63"`) {
+		t.Errorf("it does not tell of them:\n%s", got.Stderr)
 	}
-	if got := muster(t, environ, "devices", "--json"); !strings.Contains(got.stdout, `"cpus": 64`) {
-		t.Errorf("%s%s", got.stdout, got.stderr)
+	if got := drive.Run(t, environ, "devices", "--json"); !strings.Contains(got.Stdout, `"cpus": 64`) {
+		t.Errorf("%s%s", got.Stdout, got.Stderr)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"muster/test/drive"
 )
 
 // specFile writes a spec whose defaults have these lines.
@@ -21,9 +23,9 @@ func specFile(t *testing.T, lines ...string) string {
 }
 
 // said returns what workers printed as lines "on ...", sorted, without what muster puts in front.
-func said(o outcome) []string {
+func said(o drive.Outcome) []string {
 	var all []string
-	for line := range strings.Lines(o.stdout) {
+	for line := range strings.Lines(o.Stdout) {
 		if _, text, ok := strings.Cut(line, "on "); ok {
 			all = append(all, strings.TrimSpace(text))
 		}
@@ -69,10 +71,10 @@ elif os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 		for warm, forks := range map[string]int{"off": 0, "json": 4} {
 			args := slices.Concat([]string{"run", "--log-level", "debug", "--warm", warm, "--max-restarts", "1"}, strings.Fields(c.args),
 				[]string{"--", "python3", filepath.Join(dir, "script.py")})
-			got := start(t, append(c.environ, "MUSTER_FAKE="+fake, "PATH=/usr/bin:"+os.Getenv("PATH")), args...).wait()
+			got := drive.Start(t, append(c.environ, "MUSTER_FAKE="+fake, "PATH=/usr/bin:"+os.Getenv("PATH")), args...).End()
 			wantWarm(t, got, 0, forks)
 			if d := cmp.Diff(want, said(got)); d != "" {
-				t.Errorf("%s, --warm %s (-want +got)\n%s%s", c.name, warm, d, got.stderr)
+				t.Errorf("%s, --warm %s (-want +got)\n%s%s", c.name, warm, d, got.Stderr)
 			}
 		}
 	}

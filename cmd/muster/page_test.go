@@ -16,6 +16,7 @@ import (
 
 	"muster/internal/testutil"
 	"muster/launch/control"
+	"muster/test/drive"
 )
 
 // TestPageOfAJob serves a page at a free port, which the log tells, and steers by the token; the events are in a file,
@@ -27,13 +28,13 @@ func TestPageOfAJob(t *testing.T) {
 	if err := os.WriteFile(token, []byte("0123456789abcdef0123\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	j := start(t, nil, "run", "-n", "2", "--run-id", "paged", "--http", "0", "--token-file", token, "--events", events,
+	j := drive.Start(t, nil, "run", "-n", "2", "--run-id", "paged", "--http", "0", "--token-file", token, "--events", events,
 		"--", "sh", "-c",
-		untilStopped)
-	untilRanks(t, j.runtimeDir, 2)
+		drive.UntilStopped)
+	drive.UntilRanks(t, j.RuntimeDir, 2)
 	var url string
 	testutil.Eventually(t, 20*time.Second, "the log tells the address", func() bool {
-		_, rest, found := strings.Cut(j.err.String(), "http://")
+		_, rest, found := strings.Cut(j.Err.String(), "http://")
 		port, _, whole := strings.Cut(rest, "/")
 		url = "http://" + port + "/"
 		return found && whole
@@ -68,28 +69,28 @@ func TestPageOfAJob(t *testing.T) {
 	if status, text := get(http.MethodPost, "api/v1/stop", ""); status != 403 {
 		t.Errorf("stopped without a token: %d %s", status, text)
 	}
-	follow := start(t, nil, "events", "-f", "--at", url)
+	follow := drive.Start(t, nil, "events", "-f", "--at", url)
 	testutil.Eventually(t, time.Minute, "the events are followed", func() bool {
-		return strings.Contains(follow.out.String(), "rank 1, process")
+		return strings.Contains(follow.Out.String(), "rank 1, process")
 	})
 	if status, text := get(http.MethodPost, "api/v1/stop", "0123456789abcdef0123"); status != 200 ||
 		!strings.Contains(text, "is being stopped") {
 		t.Errorf("%d %s", status, text)
 	}
-	j.wait().expect(t, 143)
-	follow.wait().expect(t, 0)
-	types := eventTypes(t, events)
+	j.End().Expect(t, 143)
+	follow.End().Expect(t, 0)
+	types := drive.EventTypes(t, events)
 	if types[control.WorkerStarted] != 2 || types[control.WorkerExited] != 2 || types[control.StopRequested] != 1 ||
 		types[control.PhaseChanged] < 4 ||
 		types[control.RendezvousCompleted] != 1 {
 		t.Errorf("%v", types)
 	}
-	steering(t, j.runtimeDir, "events", "paged").expect(t, 0, "rank 1, process", "on the page, from 127.0.0.1", "exit status 143")
-	steering(t, j.runtimeDir, "events", "-o", "json", "page").expect(t, 0, `"type":"StopRequested"`)
-	steering(t, j.runtimeDir, "status", "paged").expect(t, 0, "job paged (sh): Failed, StopRequested", "it has ended at")
-	steering(t, j.runtimeDir, "ps", "-a").expect(t, 0, "paged", "(status 143, ")
-	steering(t, j.runtimeDir, "ps").expect(t, 0, "no job of yours runs here")
-	steering(t, j.runtimeDir, "events").expect(t, 0)
+	drive.Beside(t, j.RuntimeDir, "events", "paged").Expect(t, 0, "rank 1, process", "on the page, from 127.0.0.1", "exit status 143")
+	drive.Beside(t, j.RuntimeDir, "events", "-o", "json", "page").Expect(t, 0, `"type":"StopRequested"`)
+	drive.Beside(t, j.RuntimeDir, "status", "paged").Expect(t, 0, "job paged (sh): Failed, StopRequested", "it has ended at")
+	drive.Beside(t, j.RuntimeDir, "ps", "-a").Expect(t, 0, "paged", "(status 143, ")
+	drive.Beside(t, j.RuntimeDir, "ps").Expect(t, 0, "no job of yours runs here")
+	drive.Beside(t, j.RuntimeDir, "events").Expect(t, 0)
 }
 
 // askedAtPage asks the job of TestPageOfAJob at its page, from where no run directory of it is found.
@@ -97,13 +98,13 @@ func askedAtPage(t *testing.T, url, token string) {
 	t.Helper()
 	elsewhere := t.TempDir()
 	at := strings.TrimSuffix(strings.TrimPrefix(url, "http://"), "/")
-	steering(t, elsewhere, "ps", "--at", at).expect(t, 0, "paged", "Running")
-	steering(t, elsewhere, "status", "--at", url, "page").expect(t, 0, "job paged (sh): Running")
-	steering(t, elsewhere, "top", "--at", at, "--token-file", token).expect(t, 0, "paged")
-	steering(t, elsewhere, "events", "--at", at, "-o", "json").expect(t, 0, `"type":"WorkerStarted"`)
-	steering(t, elsewhere, "metrics", "--world", "--at", at).expect(t, 0, "# TYPE muster_")
-	steering(t, elsewhere, "scale", "3", "--at", at, "--token-file", token).expect(t, 2, "the page at "+at+": ")
-	steering(t, elsewhere, "resume", "--at", at, "--token-file", token, "--", "other.py").expect(t, 2, "cannot take a new command")
+	drive.Beside(t, elsewhere, "ps", "--at", at).Expect(t, 0, "paged", "Running")
+	drive.Beside(t, elsewhere, "status", "--at", url, "page").Expect(t, 0, "job paged (sh): Running")
+	drive.Beside(t, elsewhere, "top", "--at", at, "--token-file", token).Expect(t, 0, "paged")
+	drive.Beside(t, elsewhere, "events", "--at", at, "-o", "json").Expect(t, 0, `"type":"WorkerStarted"`)
+	drive.Beside(t, elsewhere, "metrics", "--world", "--at", at).Expect(t, 0, "# TYPE muster_")
+	drive.Beside(t, elsewhere, "scale", "3", "--at", at, "--token-file", token).Expect(t, 2, "the page at "+at+": ")
+	drive.Beside(t, elsewhere, "resume", "--at", at, "--token-file", token, "--", "other.py").Expect(t, 2, "cannot take a new command")
 	wrong := filepath.Join(elsewhere, "token")
 	if err := os.WriteFile(wrong, []byte("another-token-of-another-job\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -127,7 +128,7 @@ func askedAtPage(t *testing.T, url, token string) {
 		{[]string{"stop", "--token-file", token}, "--token-file goes with --at"},
 		{[]string{"stop", "--at", at, "--token-file", wrong + ".none"}, "cannot read the job's token"},
 	} {
-		steering(t, elsewhere, c.args...).expect(t, 2, c.says)
+		drive.Beside(t, elsewhere, c.args...).Expect(t, 2, c.says)
 	}
 }
 
@@ -146,20 +147,20 @@ func TestSimulatedJobIsKnown(t *testing.T) {
 	}{
 		{"succeeds", "true", false, 0, "Succeeded, WorkersSucceeded"},
 		{"fails", "exit 7", false, 7, "Failed, "},
-		{"stopped", untilStopped, true, 143, "Failed, StopRequested"},
+		{"stopped", drive.UntilStopped, true, 143, "Failed, StopRequested"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			j := start(t, []string{"MUSTER_FAKE=" + spec}, "run", "--simulate-nodes", "2", "--nnodes", "2", "-n", "1", "--run-id", "played",
+			j := drive.Start(t, []string{"MUSTER_FAKE=" + spec}, "run", "--simulate-nodes", "2", "--nnodes", "2", "-n", "1", "--run-id", "played",
 				"--max-restarts", "0", "--", "sh", "-c", c.command)
 			if c.stop {
-				untilRanks(t, j.runtimeDir, 2)
-				steering(t, j.runtimeDir, "stop").expect(t, 0)
+				drive.UntilRanks(t, j.RuntimeDir, 2)
+				drive.Beside(t, j.RuntimeDir, "stop").Expect(t, 0)
 			}
-			j.wait().expect(t, c.status)
-			steering(t, j.runtimeDir, "status", "played").expect(t, 0, "job played (sh): "+c.says, "it has ended at")
-			steering(t, j.runtimeDir, "status", "-o", "json", "played").expect(t, 0, fmt.Sprintf(`"exitStatus": %d,`, c.status))
-			ps := steering(t, j.runtimeDir, "ps", "-a").stdout // jobs of others may be there, too
+			j.End().Expect(t, c.status)
+			drive.Beside(t, j.RuntimeDir, "status", "played").Expect(t, 0, "job played (sh): "+c.says, "it has ended at")
+			drive.Beside(t, j.RuntimeDir, "status", "-o", "json", "played").Expect(t, 0, fmt.Sprintf(`"exitStatus": %d,`, c.status))
+			ps := drive.Beside(t, j.RuntimeDir, "ps", "-a").Stdout // jobs of others may be there, too
 			if !strings.Contains(ps, "played") || !strings.Contains(ps, fmt.Sprintf("(status %d, ", c.status)) {
 				t.Errorf("%s", ps)
 			}
@@ -170,10 +171,10 @@ func TestSimulatedJobIsKnown(t *testing.T) {
 // TestKilledJobIsKnown: a muster that was killed leaves what has happened to its job.
 func TestKilledJobIsKnown(t *testing.T) {
 	t.Parallel()
-	j := start(t, nil, "run", "-n", "1", "--run-id", "killed", "--", "sh", "-c", untilStopped)
-	untilRanks(t, j.runtimeDir, 1)
+	j := drive.Start(t, nil, "run", "-n", "1", "--run-id", "killed", "--", "sh", "-c", drive.UntilStopped)
+	drive.UntilRanks(t, j.RuntimeDir, 1)
 	testutil.Eventually(t, 20*time.Second, "how it stands is written", func() bool {
-		found, _ := filepath.Glob(filepath.Join(j.runtimeDir, "muster/history/job-killed.*/run.json"))
+		found, _ := filepath.Glob(filepath.Join(j.RuntimeDir, "muster/history/job-killed.*/run.json"))
 		if len(found) != 1 {
 			return false
 		}
@@ -183,14 +184,14 @@ func TestKilledJobIsKnown(t *testing.T) {
 	if err := j.Process.Signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	j.wait()
+	j.End()
 	testutil.Eventually(t, 20*time.Second, "the run directory is gone", func() bool {
-		left, _ := filepath.Glob(filepath.Join(j.runtimeDir, "muster", "job-*"))
+		left, _ := filepath.Glob(filepath.Join(j.RuntimeDir, "muster", "job-*"))
 		return len(left) == 0
 	})
-	steering(t, j.runtimeDir, "events", "killed").expect(t, 0, "rank 0, process", "its muster died")
-	steering(t, j.runtimeDir, "status", "killed").expect(t, 0, "job killed (sh): Running", "its muster died")
-	steering(t, j.runtimeDir, "ps", "-a").expect(t, 0, "killed", "(died, ")
+	drive.Beside(t, j.RuntimeDir, "events", "killed").Expect(t, 0, "rank 0, process", "its muster died")
+	drive.Beside(t, j.RuntimeDir, "status", "killed").Expect(t, 0, "job killed (sh): Running", "its muster died")
+	drive.Beside(t, j.RuntimeDir, "ps", "-a").Expect(t, 0, "killed", "(died, ")
 }
 
 // TestShortJobIsKnown: a job that has ended before its history was opened has all of its events there, also where muster
@@ -214,16 +215,16 @@ func TestShortJobIsKnown(t *testing.T) {
 				id := fmt.Sprintf("short%d", i)
 				argv := append(slices.Clone(front), binary, "run", "-n", "2", "--run-id", id, "--", "sh", "-c", `exit "$RANK"`)
 				cmd := exec.CommandContext(t.Context(), argv[0], argv[1:]...)
-				cmd.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+dir, "MUSTER_CKPT_MEMORY="+memoryDir(t))
+				cmd.Env = append(drive.CleanEnviron(), "XDG_RUNTIME_DIR="+dir, "MUSTER_CKPT_MEMORY="+drive.MemoryDir(t))
 				if out, err := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != 1 {
 					t.Fatalf("%v, want status 1\n%s", err, out)
 				}
-				steering(t, dir, "status", id).expect(t, 0, "job "+id+" (sh): Failed", "it has ended at")
-				got := steering(t, dir, "events", "-o", "json", id)
-				got.expect(t, 0)
+				drive.Beside(t, dir, "status", id).Expect(t, 0, "job "+id+" (sh): Failed", "it has ended at")
+				got := drive.Beside(t, dir, "events", "-o", "json", id)
+				got.Expect(t, 0)
 				var types []string
 				var last, sum uint64
-				for line := range strings.Lines(got.stdout) { // by their times
+				for line := range strings.Lines(got.Stdout) { // by their times
 					var e control.Event
 					if err := json.Unmarshal([]byte(line), &e); err != nil {
 						t.Fatalf("%v: %s", err, line)
@@ -232,7 +233,7 @@ func TestShortJobIsKnown(t *testing.T) {
 					types = append(types, string(e.Type)+" "+string(e.Phase))
 				}
 				if n := uint64(len(types)); last != n || sum != n*(n+1)/2 {
-					t.Errorf("events are missing:\n%s", got.stdout)
+					t.Errorf("events are missing:\n%s", got.Stdout)
 				}
 				count := func(kind control.EventType, phase string) int {
 					return strings.Count(strings.Join(types, ",")+",", string(kind)+" "+phase+",")
@@ -268,7 +269,7 @@ func TestPageRefused(t *testing.T) {
 		{[]string{"run", "--hosts", "localhost", "--events", "/nowhere/e.jsonl"}, "cannot append events to"},
 	} {
 		ran := filepath.Join(dir, fmt.Sprint(i))
-		muster(t, nil, append(c.args, "--", "touch", ran)...).expect(t, 2, c.says, "muster: hint: ")
+		drive.Run(t, nil, append(c.args, "--", "touch", ran)...).Expect(t, 2, c.says, "muster: hint: ")
 		if _, err := os.Stat(ran); err == nil {
 			t.Errorf("%v: a worker has run", c.args)
 		}

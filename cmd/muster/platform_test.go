@@ -4,13 +4,15 @@ import (
 	"fmt"
 	"strconv"
 	"testing"
+
+	"muster/test/drive"
 )
 
 // TestPlatformMeets lets the nodes of a job find each other by nothing but what a platform tells them, on Slurm by a
 // port that follows from the job's number.
 func TestPlatformMeets(t *testing.T) {
 	t.Parallel()
-	port := freePort(t)
+	port := drive.FreePort(t)
 	number, err := strconv.Atoi(port)
 	if err != nil {
 		t.Fatal(err)
@@ -55,18 +57,18 @@ func TestPlatformMeets(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m := newMeet(t, "")
-			m.native = true
+			m := drive.NewMeet(t, "")
+			m.Native = true
 			for node := range 2 {
-				m.env = c.environ(node)
-				m.start(node)
+				m.Env = c.environ(node)
+				m.Start(node)
 			}
-			for _, j := range m.agents {
-				m.ends(j, 0, `"platform":"`+c.name+`"`)
+			for _, j := range m.Agents {
+				m.Ends(j, 0, `"platform":"`+c.name+`"`)
 			}
 			seen := map[string]bool{}
 			for node := range 2 {
-				vars := m.seen(node, 0, 0)
+				vars := m.Seen(node, 0, 0)
 				seen[vars["GROUP_RANK"]] = true
 				if c.name != "kubeflow" && vars["GROUP_RANK"] != strconv.Itoa(node) {
 					t.Errorf("node %d has group rank %s", node, vars["GROUP_RANK"])
@@ -83,7 +85,7 @@ func TestPlatformMeets(t *testing.T) {
 			if !seen["0"] || !seen["1"] {
 				t.Errorf("group ranks %v", seen)
 			}
-			m.expect(1, 0, 0, c.want...)
+			m.Expect(1, 0, 0, c.want...)
 		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"muster/internal/errhint"
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // TestExcludedNodeComesBack has a platform start an excluded node again at once: it waits until its quarantine is over,
@@ -22,47 +23,47 @@ func TestExcludedNodeComesBack(t *testing.T) {
 	if err := os.WriteFile(spec, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m := newMeet(t, `until [ -e "$OUT/stop" ] && [ "$WORLD_SIZE" = 3 ]; do sleep 0.05; done`)
-	m.native = true
-	m.flags = []string{
-		"--nnodes=2:3", "--nproc-per-node=1", "--rdzv=muster://127.0.0.1:" + freePort(t), "--run-id=back", "--last-call=3s",
+	m := drive.NewMeet(t, `until [ -e "$OUT/stop" ] && [ "$WORLD_SIZE" = 3 ]; do sleep 0.05; done`)
+	m.Native = true
+	m.Flags = []string{
+		"--nnodes=2:3", "--nproc-per-node=1", "--rdzv=muster://127.0.0.1:" + drive.FreePort(t), "--run-id=back", "--last-call=3s",
 		"--network-check", "--quarantine=12s",
 		"--log-level=info",
 	}
-	join := func(node int) *testJob {
-		m.env = []string{"MUSTER_FAKE=" + spec, "MUSTER_FAKE_NODE=node-" + strconv.Itoa(node)}
-		return m.start(node)
+	join := func(node int) *drive.Job {
+		m.Env = []string{"MUSTER_FAKE=" + spec, "MUSTER_FAKE_NODE=node-" + strconv.Itoa(node)}
+		return m.Start(node)
 	}
 	first, second := join(0), join(1)
 	bad := join(2)
-	m.ends(bad, errhint.Faulty, "remap-failed")
+	m.Ends(bad, errhint.Faulty, "remap-failed")
 	began := time.Now()
 	round := 1
-	if strings.Contains(bad.err.String(), "before it joins") { // the others have begun without it
+	if strings.Contains(bad.Err.String(), "before it joins") { // the others have begun without it
 		round = 0
 	}
-	m.seen(0, round, 0)
+	m.Seen(0, round, 0)
 	again := join(2)
-	m.ends(again, errhint.Faulty, "this node is in quarantine", "check of this node before it joins", "remap-failed")
+	m.Ends(again, errhint.Faulty, "this node is in quarantine", "check of this node before it joins", "remap-failed")
 	if waited := time.Since(began); waited < 8*time.Second {
 		t.Errorf("it was not kept out: examined after %v", waited)
 	}
 	good := join(3)
-	m.seen(3, round+1, 0)
-	if env := m.seen(0, round+1, 0); env["WORLD_SIZE"] != "3" {
+	m.Seen(3, round+1, 0)
+	if env := m.Seen(0, round+1, 0); env["WORLD_SIZE"] != "3" {
 		t.Errorf("world size %s", env["WORLD_SIZE"])
 	}
-	if err := os.WriteFile(filepath.Join(m.out, "stop"), nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(m.Out, "stop"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, j := range []*testJob{first, second, good} {
-		m.ends(j, errhint.OK)
-		if n := strings.Count(j.err.String(), "the nodes have changed"); n > round+1 {
+	for _, j := range []*drive.Job{first, second, good} {
+		m.Ends(j, errhint.OK)
+		if n := strings.Count(j.Err.String(), "the nodes have changed"); n > round+1 {
 			t.Errorf("the world was stopped %d times", n)
 		}
 	}
 	testutil.Eventually(t, time.Minute, "the others were told",
-		func() bool { return strings.Contains(agentsSaid(m), "a node that a check has excluded is back") })
+		func() bool { return strings.Contains(drive.AgentsSaid(m), "a node that a check has excluded is back") })
 }
 
 // TestNewcomerWithoutTorch: a node whose Python has no torch looks good enough by itself. It is compared with those
@@ -76,24 +77,24 @@ func TestNewcomerWithoutTorch(t *testing.T) {
 		t.Fatal(err)
 	}
 	told := filepath.Join(t.TempDir(), "told")
-	m := newMeet(t, `until [ -e "$OUT/stop" ]; do sleep 0.05; done`)
-	m.native = true
-	m.flags = []string{
-		"--nnodes=2:3", "--nproc-per-node=1", "--rdzv=muster://127.0.0.1:" + freePort(t), "--run-id=torchless", "--last-call=2s",
+	m := drive.NewMeet(t, `until [ -e "$OUT/stop" ]; do sleep 0.05; done`)
+	m.Native = true
+	m.Flags = []string{
+		"--nnodes=2:3", "--nproc-per-node=1", "--rdzv=muster://127.0.0.1:" + drive.FreePort(t), "--run-id=torchless", "--last-call=2s",
 		"--network-check", "--log-level=info",
 		"--on-node-fault=echo $MUSTER_NODE $MUSTER_VERDICT $MUSTER_STATUS >> " + told, "--report=" + filepath.Dir(told),
 	}
-	join := func(node int) *testJob {
-		m.env = []string{
+	join := func(node int) *drive.Job {
+		m.Env = []string{
 			"MUSTER_FAKE=" + spec, "MUSTER_FAKE_NODE=node-" + strconv.Itoa(node),
 			"PATH=" + filepath.Dir(python) + ":" + os.Getenv("PATH"),
 		}
-		return m.start(node)
+		return m.Start(node)
 	}
 	first, second := join(0), join(1)
-	m.seen(0, 0, 0)
-	m.seen(1, 0, 0)
-	m.ends(join(2), errhint.Faulty, "node node-2 does not join", "cannot import torch")
+	m.Seen(0, 0, 0)
+	m.Seen(1, 0, 0)
+	m.Ends(join(2), errhint.Faulty, "node node-2 does not join", "cannot import torch")
 	if text, err := os.ReadFile(told); err != nil || string(text) != "node-2 faulty 80\n" {
 		t.Errorf("--on-node-fault was told %q, %v", text, err)
 	}
@@ -101,12 +102,12 @@ func TestNewcomerWithoutTorch(t *testing.T) {
 		!strings.Contains(string(text), "cannot import torch") {
 		t.Errorf("the report is %q, %v", text, err)
 	}
-	if err := os.WriteFile(filepath.Join(m.out, "stop"), nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(m.Out, "stop"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, j := range []*testJob{first, second} {
-		m.ends(j, errhint.OK)
-		if strings.Contains(j.err.String(), "the nodes have changed") {
+	for _, j := range []*drive.Job{first, second} {
+		m.Ends(j, errhint.OK)
+		if strings.Contains(j.Err.String(), "the nodes have changed") {
 			t.Error("the world was stopped")
 		}
 	}

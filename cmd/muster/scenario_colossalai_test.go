@@ -18,8 +18,8 @@ import (
 func colossalRun(t *testing.T) []string {
 	t.Helper()
 	return []string{
-		"colossalai", "run", "--hostfile", writeScript(t, "hosts", "node1\nnode2\n"), "--nproc_per_node", "2", "--master_addr", "node1",
-		testScript(t, "nodes", "allreduce.py"), "--config", "a b",
+		"colossalai", "run", "--hostfile", drive.WriteScript(t, "hosts", "node1\nnode2\n"), "--nproc_per_node", "2", "--master_addr", "node1",
+		drive.Script(t, "nodes", "allreduce.py"), "--config", "a b",
 	}
 }
 
@@ -27,27 +27,27 @@ func colossalRun(t *testing.T) []string {
 func TestScenarioColossalAI(t *testing.T) {
 	python := testutil.Torch(t)
 	t.Parallel()
-	j := newHostsJob(t, 2)
-	j.env = []string{"PYTHON_EXEC=" + python}
-	r := j.start(colossalRun(t)...)
-	j.ends(r, 0, "sum 10 --config a b")
-	drive.Sums(t, r.out.String(), 4, 2, 1)
-	j.clean(30 * time.Second)
+	j := drive.NewHostsJob(t, 2)
+	j.Env = []string{"PYTHON_EXEC=" + python}
+	r := j.Start(colossalRun(t)...)
+	j.Ends(r, 0, "sum 10 --config a b")
+	drive.Sums(t, r.Out.String(), 4, 2, 1)
+	j.Clean(30 * time.Second)
 }
 
 // TestScenarioColossalAIDebug starts the same job in debug mode: all is prepared, each rank can be entered, and nothing
 // trains.
 func TestScenarioColossalAIDebug(t *testing.T) {
 	t.Parallel()
-	j := newHostsJob(t, 2)
-	j.env = []string{"PYTHON_EXEC=/usr/bin/python3", "GREETING=it's\n$HOME"}
-	r := j.start(append([]string{"--debug-mode"}, colossalRun(t)...)...)
+	j := drive.NewHostsJob(t, 2)
+	j.Env = []string{"PYTHON_EXEC=/usr/bin/python3", "GREETING=it's\n$HOME"}
+	r := j.Start(append([]string{"--debug-mode"}, colossalRun(t)...)...)
 	var dirs []string
 	testutil.Eventually(t, time.Minute, "both hosts tell how their ranks are entered", func() bool {
-		dirs = debugEnvs(r.err.String())
+		dirs = debugEnvs(r.Err.String())
 		return len(dirs) == 2
 	})
-	for i, h := range j.on {
+	for i, h := range j.On {
 		testutil.Eventually(t, time.Minute, "two workers sleep on "+h.Name, func() bool {
 			sleeping := 0
 			for _, p := range h.Processes() {
@@ -65,7 +65,7 @@ func TestScenarioColossalAIDebug(t *testing.T) {
 				fmt.Sprintf("%s/rank%d", dirs[i], rank))
 			c.Env = []string{"PATH=" + os.Getenv("PATH")}
 			got, err := c.Output()
-			if want := fmt.Sprintf("%d|4|%s|it's\n$HOME", rank, j.on[0].Addrs[0][0]); err != nil || string(got) != want {
+			if want := fmt.Sprintf("%d|4|%s|it's\n$HOME", rank, j.On[0].Addrs[0][0]); err != nil || string(got) != want {
 				t.Errorf("who enters rank %d on %s finds %q, want %q: %v", rank, h.Name, got, want, err)
 			}
 		}
@@ -73,8 +73,8 @@ func TestScenarioColossalAIDebug(t *testing.T) {
 	if err := r.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	j.ends(r, 130)
-	j.clean(30 * time.Second)
+	j.Ends(r, 130)
+	j.Clean(30 * time.Second)
 	for _, dir := range dirs {
 		if _, err := os.Stat(dir); !os.IsNotExist(err) {
 			t.Errorf("%s is left, and all secrets of the workers in it: %v", dir, err)

@@ -18,13 +18,14 @@ import (
 	"muster/launch/control"
 	"muster/launch/control/show"
 	"muster/launch/report"
+	"muster/test/drive"
 )
 
 // TestSeeAndSteer sees a job on one node with muster ps and status, restarts it, and stops it.
 func TestSeeAndSteer(t *testing.T) {
 	t.Parallel()
-	j := start(t, nil, "run", "-n", "2", "--run-id", "train-7", "--max-restarts", "1", "--tee", "3", "--", "sh", "-c", untilStopped)
-	a := untilRanks(t, j.runtimeDir, 2)
+	j := drive.Start(t, nil, "run", "-n", "2", "--run-id", "train-7", "--max-restarts", "1", "--tee", "3", "--", "sh", "-c", drive.UntilStopped)
+	a := drive.UntilRanks(t, j.RuntimeDir, 2)
 	if a.RunID != "train-7" || a.WorldSize != 2 || a.Muster.Role != control.Agent || a.Muster.PID != j.Process.Pid || a.StartTime == nil {
 		t.Errorf("%+v", a)
 	}
@@ -34,32 +35,32 @@ func TestSeeAndSteer(t *testing.T) {
 			t.Errorf("rank %d: %+v", i, r)
 		}
 	}
-	steering(t, j.runtimeDir, "ps").expect(t, 0, "train-7", "Running", strconv.Itoa(j.Process.Pid))
+	drive.Beside(t, j.RuntimeDir, "ps").Expect(t, 0, "train-7", "Running", strconv.Itoa(j.Process.Pid))
 	var list []show.Job
-	if got := steering(t, j.runtimeDir, "ps", "-o", "json"); json.Unmarshal([]byte(got.stdout), &list) != nil || len(list) != 1 ||
+	if got := drive.Beside(t, j.RuntimeDir, "ps", "-o", "json"); json.Unmarshal([]byte(got.Stdout), &list) != nil || len(list) != 1 ||
 		list[0].State != "running" || list[0].WorldSize != 2 {
-		t.Errorf("%s", got.stdout)
+		t.Errorf("%s", got.Stdout)
 	}
-	steering(t, j.runtimeDir, "status").expect(t, 0, "job train-7 (sh): Running", "2 workers on 1 node", "RANK  NODE")
-	steering(t, j.runtimeDir, "status", "-o", "wide", "train").expect(t, 0, "LAST EXIT", " ago")
-	steering(t, j.runtimeDir, "status", "-o", "yaml", strconv.Itoa(j.Process.Pid)).expect(t, 0, "\nphase: Running\n", "  - node: ",
+	drive.Beside(t, j.RuntimeDir, "status").Expect(t, 0, "job train-7 (sh): Running", "2 workers on 1 node", "RANK  NODE")
+	drive.Beside(t, j.RuntimeDir, "status", "-o", "wide", "train").Expect(t, 0, "LAST EXIT", " ago")
+	drive.Beside(t, j.RuntimeDir, "status", "-o", "yaml", strconv.Itoa(j.Process.Pid)).Expect(t, 0, "\nphase: Running\n", "  - node: ",
 		"\nmuster:\n  role: agent\n")
-	steering(t, j.runtimeDir, "logs").expect(t, 0, "[rank 0] rank 0 is here", "[rank 1] rank 1 is here")
-	steering(t, j.runtimeDir, "logs", "--previous").expect(t, 2, "has not been started again")
+	drive.Beside(t, j.RuntimeDir, "logs").Expect(t, 0, "[rank 0] rank 0 is here", "[rank 1] rank 1 is here")
+	drive.Beside(t, j.RuntimeDir, "logs", "--previous").Expect(t, 2, "has not been started again")
 
-	steering(t, j.runtimeDir, "restart").expect(t, 0, "train-7: all workers are being stopped, and start again")
+	drive.Beside(t, j.RuntimeDir, "restart").Expect(t, 0, "train-7: all workers are being stopped, and start again")
 	testutil.Eventually(t, time.Minute, "the workers are others", func() bool {
-		b, _ := statusOf(t, j.runtimeDir)
+		b, _ := drive.StatusOf(t, j.RuntimeDir)
 		return b.Phase == report.PhaseRunning && b.Generation == 1 && len(b.Ranks) == 2 && b.Ranks[0].PID != a.Ranks[0].PID &&
 			b.Ranks[1].Restarts == 1 && b.Ranks[1].LastExit != nil && b.Ranks[1].LastExit.PID == a.Ranks[1].PID &&
 			b.Ranks[1].LastExit.Signal == "SIGTERM" && b.Ranks[1].LastExit.Stopped && b.RestartCount == 0
 	})
-	steering(t, j.runtimeDir, "logs", "--rank", "1", "--previous").expect(t, 0, "rank 1 is here")
-	steering(t, j.runtimeDir, "events").expect(t, 0, " Pending, round 0", fmt.Sprintf("rank 0, process %d, started", a.Ranks[0].PID),
+	drive.Beside(t, j.RuntimeDir, "logs", "--rank", "1", "--previous").Expect(t, 0, "rank 1 is here")
+	drive.Beside(t, j.RuntimeDir, "events").Expect(t, 0, " Pending, round 0", fmt.Sprintf("rank 0, process %d, started", a.Ranks[0].PID),
 		fmt.Sprintf("rank 1, process %d, was killed by SIGTERM, because muster has stopped it", a.Ranks[1].PID),
 		fmt.Sprintf("restart was asked for by user %d, process ", os.Getuid()), " Running, round 1, 0 restarts")
 	follow := exec.Command("muster", "events", "-f", "-o", "json", "train-7")
-	follow.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+j.runtimeDir, "TMPDIR="+j.runtimeDir)
+	follow.Env = append(drive.CleanEnviron(), "XDG_RUNTIME_DIR="+j.RuntimeDir, "TMPDIR="+j.RuntimeDir)
 	events, err := os.Create(filepath.Join(t.TempDir(), "events"))
 	if err != nil {
 		t.Fatal(err)
@@ -73,9 +74,9 @@ func TestSeeAndSteer(t *testing.T) {
 		info, err := events.Stat()
 		return err == nil && info.Size() > 0
 	})
-	steering(t, j.runtimeDir, "stop", "train-7").expect(t, 0, "train-7: the job is being stopped")
-	got := j.wait()
-	got.expect(t, 143, "asked to restart the workers", "asked to stop the job")
+	drive.Beside(t, j.RuntimeDir, "stop", "train-7").Expect(t, 0, "train-7: the job is being stopped")
+	got := j.End()
+	got.Expect(t, 143, "asked to restart the workers", "asked to stop the job")
 	if err := follow.Wait(); err != nil {
 		t.Errorf("events -f does not end well with the job: %v", err)
 	}
@@ -95,13 +96,13 @@ func TestSeeAndSteer(t *testing.T) {
 		types[control.PhaseChanged] < 4 {
 		t.Errorf("%v:\n%s", types, text)
 	}
-	if strings.Contains(got.stderr, "muster: error") {
-		t.Errorf("who has stopped a job needs no report:\n%s", got.stderr)
+	if strings.Contains(got.Stderr, "muster: error") {
+		t.Errorf("who has stopped a job needs no report:\n%s", got.Stderr)
 	}
-	_, ended := statusOf(t, j.runtimeDir)
-	ended.expect(t, 2, "no job of yours runs here")
-	steering(t, j.runtimeDir, "ps").expect(t, 0, "no job of yours runs here")
-	j.nothingLeft(j.runtimeDir)
+	_, ended := drive.StatusOf(t, j.RuntimeDir)
+	ended.Expect(t, 2, "no job of yours runs here")
+	drive.Beside(t, j.RuntimeDir, "ps").Expect(t, 0, "no job of yours runs here")
+	j.NothingLeft(j.RuntimeDir)
 }
 
 // twoBusyGPUs is a spec of two GPUs that are in use.
@@ -126,14 +127,14 @@ func usesGPU(r *report.Rank) bool {
 func TestSeeWorld(t *testing.T) {
 	t.Parallel()
 	flags, _ := staticFlags(t, 3)
-	m := newMeet(t, untilStopped, append(flags, "--nproc-per-node=2")...)
-	m.env = append(m.env, "MUSTER_FAKE="+twoBusyGPUs(t))
-	var agents []*testJob
+	m := drive.NewMeet(t, drive.UntilStopped, append(flags, "--nproc-per-node=2")...)
+	m.Env = append(m.Env, "MUSTER_FAKE="+twoBusyGPUs(t))
+	var agents []*drive.Job
 	for rank := range 3 {
-		agents = append(agents, m.start(rank, fmt.Sprintf("--node-rank=%d", rank), fmt.Sprintf("--local-addr=127.0.0.%d", rank+1)))
+		agents = append(agents, m.Start(rank, fmt.Sprintf("--node-rank=%d", rank), fmt.Sprintf("--local-addr=127.0.0.%d", rank+1)))
 	}
 	for i, j := range agents {
-		a := untilRanks(t, j.runtimeDir, 6)
+		a := drive.UntilRanks(t, j.RuntimeDir, 6)
 		if a.Nodes != 3 || a.WorldSize != 6 || len(a.Tasks) != 3 || a.Counts.Running != 6 || a.Message != "" || a.GroupRank != i {
 			t.Errorf("node %d: %+v", i, a.Status)
 		}
@@ -143,21 +144,21 @@ func TestSeeWorld(t *testing.T) {
 			}
 		}
 		testutil.Eventually(t, time.Minute, "what all ranks use is known", func() bool {
-			a, _ = statusOf(t, j.runtimeDir)
+			a, _ = drive.StatusOf(t, j.RuntimeDir)
 			return len(a.Ranks) == 6 && !slices.ContainsFunc(a.Ranks, func(r report.Rank) bool {
 				return r.CPUSeconds == nil || r.ResidentBytes == nil || *r.ResidentBytes < 1<<16 || r.UsageTime == nil || !usesGPU(&r)
 			})
 		})
 	}
-	steering(t, agents[0].runtimeDir, "status", "-o", "wide").expect(t, 0, "DEVICE MEM    DEVICE USE", "900MiB/40GiB  87%")
-	steering(t, agents[0].runtimeDir, "top").expect(t, 0, "900MiB/40GiB  87%")
-	steering(t, agents[0].runtimeDir, "metrics", "--world").expect(t, 0, `muster_worker_device_utilization_ratio{rank="5",node="`,
+	drive.Beside(t, agents[0].RuntimeDir, "status", "-o", "wide").Expect(t, 0, "DEVICE MEM    DEVICE USE", "900MiB/40GiB  87%")
+	drive.Beside(t, agents[0].RuntimeDir, "top").Expect(t, 0, "900MiB/40GiB  87%")
+	drive.Beside(t, agents[0].RuntimeDir, "metrics", "--world").Expect(t, 0, `muster_worker_device_utilization_ratio{rank="5",node="`,
 		`device="1"} 0.87`)
-	steering(t, agents[0].runtimeDir, "exec", "--rank", "5", "--", "sh", "-c", "echo in $RANK; exit 4").expect(t, 4, "in 5\n")
-	steering(t, agents[1].runtimeDir, "restart").expect(t, 0, "start again")
+	drive.Beside(t, agents[0].RuntimeDir, "exec", "--rank", "5", "--", "sh", "-c", "echo in $RANK; exit 4").Expect(t, 4, "in 5\n")
+	drive.Beside(t, agents[1].RuntimeDir, "restart").Expect(t, 0, "start again")
 	for i, j := range agents {
 		testutil.Eventually(t, time.Minute, "all workers of a second round run", func() bool {
-			a, _ := statusOf(t, j.runtimeDir)
+			a, _ := drive.StatusOf(t, j.RuntimeDir)
 			restarted := 0
 			for _, r := range a.Ranks {
 				if r.Phase == report.PhaseRunning && r.Restarts == 1 {
@@ -166,12 +167,12 @@ func TestSeeWorld(t *testing.T) {
 			}
 			return a.Generation == 1 && restarted == 6 && a.RestartCount == 0
 		})
-		m.says(agents[i], "somebody has asked for it")
+		m.Says(agents[i], "somebody has asked for it")
 	}
-	steering(t, agents[2].runtimeDir, "stop").expect(t, 0, "is being stopped")
+	drive.Beside(t, agents[2].RuntimeDir, "stop").Expect(t, 0, "is being stopped")
 	for _, j := range agents {
-		if got := m.ends(j, 143); strings.Contains(got.stderr, "muster: error") {
-			t.Errorf("who has stopped a job needs no report:\n%s", got.stderr)
+		if got := m.Ends(j, 143); strings.Contains(got.Stderr, "muster: error") {
+			t.Errorf("who has stopped a job needs no report:\n%s", got.Stderr)
 		}
 	}
 }
@@ -180,18 +181,18 @@ func TestSeeWorld(t *testing.T) {
 func TestStopWorldInPause(t *testing.T) {
 	t.Parallel()
 	flags, _ := staticFlags(t, 2)
-	m := newMeet(t, "exit 3", append(flags, "--max-restarts=3", "--restart-delay=1h")...)
-	m.native = true
-	one, zero := m.start(1, "--node-rank=1"), m.start(0, "--node-rank=0")
-	for _, j := range []*testJob{one, zero} {
+	m := drive.NewMeet(t, "exit 3", append(flags, "--max-restarts=3", "--restart-delay=1h")...)
+	m.Native = true
+	one, zero := m.Start(1, "--node-rank=1"), m.Start(0, "--node-rank=0")
+	for _, j := range []*drive.Job{one, zero} {
 		testutil.Eventually(t, time.Minute, "the node pauses", func() bool {
-			a, _ := statusOf(t, j.runtimeDir)
+			a, _ := drive.StatusOf(t, j.RuntimeDir)
 			return a.Phase == report.PhaseRestarting && a.RestartCount == 2 // the first restart is at once
 		})
 	}
-	steering(t, one.runtimeDir, "stop").expect(t, 0, "is being stopped")
-	m.ends(one, 143)
-	m.ends(zero, 143)
+	drive.Beside(t, one.RuntimeDir, "stop").Expect(t, 0, "is being stopped")
+	m.Ends(one, 143)
+	m.Ends(zero, 143)
 }
 
 // TestSeeLauncher sees jobs by the muster that has started all their nodes: on hosts, simulated, and an elastic one of
@@ -206,13 +207,13 @@ func TestSeeLauncher(t *testing.T) {
 		role     control.Role
 		restarts int // its status
 	}{
-		"hosts": {[]string{"run", "--hosts", "localhost,127.0.0.1", "--", "sh", "-c", untilStopped}, control.Launcher, 0},
+		"hosts": {[]string{"run", "--hosts", "localhost,127.0.0.1", "--", "sh", "-c", drive.UntilStopped}, control.Launcher, 0},
 		"simulated": {
-			[]string{"run", "--simulate-nodes", "2", "--nnodes", "2", "-n", "1", "--", "sh", "-c", untilStopped},
+			[]string{"run", "--simulate-nodes", "2", "--nnodes", "2", "-n", "1", "--", "sh", "-c", drive.UntilStopped},
 			control.Simulation, 0,
 		},
 		"elastic": {
-			[]string{"horovodrun", "-np", "2", "--min-np", "1", "--host-discovery-script", discovery, "sh", "-c", untilStopped},
+			[]string{"horovodrun", "-np", "2", "--min-np", "1", "--host-discovery-script", discovery, "sh", "-c", drive.UntilStopped},
 			control.Driver, 2,
 		},
 	} {
@@ -225,32 +226,32 @@ func TestSeeLauncher(t *testing.T) {
 			if c.role == control.Launcher {
 				environ = []string{"MUSTER_FAKE=" + twoBusyGPUs(t)}
 			}
-			j := start(t, environ, c.args...)
-			a := untilRanks(t, j.runtimeDir, 2)
+			j := drive.Start(t, environ, c.args...)
+			a := drive.UntilRanks(t, j.RuntimeDir, 2)
 			testutil.Eventually(t, time.Minute, "the nodes hear that somebody looks at their launcher", func() bool {
-				d, _ := statusOf(t, j.runtimeDir)
+				d, _ := drive.StatusOf(t, j.RuntimeDir)
 				return c.role != control.Launcher || len(d.Ranks) == 2 && usesGPU(&d.Ranks[0]) && usesGPU(&d.Ranks[1])
 			})
 			if a.Muster.Role != c.role || a.Muster.PID != j.Process.Pid || a.WorldSize != 2 {
 				t.Errorf("%+v", a)
 			}
 			var list []show.Job
-			if got := steering(t, j.runtimeDir, "ps", "-o", "json"); json.Unmarshal([]byte(got.stdout), &list) != nil || len(list) != 1 {
-				t.Errorf("%s", got.stdout)
+			if got := drive.Beside(t, j.RuntimeDir, "ps", "-o", "json"); json.Unmarshal([]byte(got.Stdout), &list) != nil || len(list) != 1 {
+				t.Errorf("%s", got.Stdout)
 			}
 			if c.role != control.Driver {
-				steering(t, j.runtimeDir, "exec", "--rank", "1", "--", "sh", "-c", "echo in $RANK").expect(t, 0, "in 1\n")
+				drive.Beside(t, j.RuntimeDir, "exec", "--rank", "1", "--", "sh", "-c", "echo in $RANK").Expect(t, 0, "in 1\n")
 			}
-			steering(t, j.runtimeDir, "exec", "--rank", "9", "--", "true").expect(t, 2)
-			if steering(t, j.runtimeDir, "restart").expect(t, c.restarts); c.restarts == 0 {
+			drive.Beside(t, j.RuntimeDir, "exec", "--rank", "9", "--", "true").Expect(t, 2)
+			if drive.Beside(t, j.RuntimeDir, "restart").Expect(t, c.restarts); c.restarts == 0 {
 				testutil.Eventually(t, time.Minute, "the workers are others", func() bool {
-					b, _ := statusOf(t, j.runtimeDir)
+					b, _ := drive.StatusOf(t, j.RuntimeDir)
 					return b.Phase == report.PhaseRunning && len(b.Ranks) == 2 && b.Generation == 1 && b.Ranks[0].PID != a.Ranks[0].PID
 				})
 			}
-			steering(t, j.runtimeDir, "stop").expect(t, 0, "is being stopped")
-			j.wait().expect(t, 143, "asked to stop the job")
-			j.nothingLeft(j.runtimeDir)
+			drive.Beside(t, j.RuntimeDir, "stop").Expect(t, 0, "is being stopped")
+			j.End().Expect(t, 143, "asked to stop the job")
+			j.NothingLeft(j.RuntimeDir)
 		})
 	}
 }
@@ -264,11 +265,11 @@ func TestStopInEachPhase(t *testing.T) {
 		now   bool
 	}{
 		"meeting": {
-			[]string{"--nnodes", "2", "--rdzv", "muster://127.0.0.1:PORT", "--", "sh", "-c", untilStopped},
+			[]string{"--nnodes", "2", "--rdzv", "muster://127.0.0.1:PORT", "--", "sh", "-c", drive.UntilStopped},
 			report.PhasePending, false,
 		},
 		"no host": {
-			[]string{"--nnodes", "2", "--rdzv", "muster://192.0.2.1:9", "--", "sh", "-c", untilStopped},
+			[]string{"--nnodes", "2", "--rdzv", "muster://192.0.2.1:9", "--", "sh", "-c", drive.UntilStopped},
 			report.PhasePending, false,
 		},
 		"pausing": {[]string{"--max-restarts", "3", "--restart-delay", "1h", "--", "sh", "-c", "exit 3"}, report.PhaseRestarting, false},
@@ -285,38 +286,38 @@ func TestStopInEachPhase(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for i, arg := range c.args {
-				c.args[i] = strings.Replace(arg, "PORT", freePort(t), 1)
+				c.args[i] = strings.Replace(arg, "PORT", drive.FreePort(t), 1)
 			}
 			file := filepath.Join(t.TempDir(), "status")
-			j := start(t, nil, append([]string{"run", "-n", "1", "--run-id", "it", "--status-file", file}, c.args...)...)
+			j := drive.Start(t, nil, append([]string{"run", "-n", "1", "--run-id", "it", "--status-file", file}, c.args...)...)
 			testutil.Eventually(t, time.Minute, "it is "+string(c.phase), func() bool {
-				a, got := statusOf(t, j.runtimeDir)
+				a, got := drive.StatusOf(t, j.RuntimeDir)
 				paused := c.phase != report.PhaseRestarting || a.RestartCount == 2 // the first restart is at once
-				return a.Phase == c.phase && paused || got.status == 2 && time.Since(j.began) > 30*time.Second
+				return a.Phase == c.phase && paused || got.Status == 2 && time.Since(j.Began) > 30*time.Second
 			})
 			if c.phase != report.PhaseRunning {
-				steering(t, j.runtimeDir, "restart").expect(t, 75, "cannot restart the workers now")
+				drive.Beside(t, j.RuntimeDir, "restart").Expect(t, 75, "cannot restart the workers now")
 			}
-			asked := steering(t, j.runtimeDir, "stop")
-			asked.expect(t, 0, "is being stopped")
-			if told := strings.Contains(asked.stdout,
+			asked := drive.Beside(t, j.RuntimeDir, "stop")
+			asked.Expect(t, 0, "is being stopped")
+			if told := strings.Contains(asked.Stdout,
 				"no worker was started here; the other nodes could not be told: stop them, too"); told !=
 				(c.phase == report.PhasePending) {
-				t.Errorf("%s", asked.stdout)
+				t.Errorf("%s", asked.Stdout)
 			}
 			if c.phase == report.PhaseRunning {
 				testutil.Eventually(t, time.Minute, "it is being stopped", func() bool {
-					a, _ := statusOf(t, j.runtimeDir)
+					a, _ := drive.StatusOf(t, j.RuntimeDir)
 					return a.Phase == report.PhaseTerminating
 				})
-				steering(t, j.runtimeDir, "stop").expect(t, 0, "already")
-				steering(t, j.runtimeDir, "restart").expect(t, 75, "cannot restart the workers now")
+				drive.Beside(t, j.RuntimeDir, "stop").Expect(t, 0, "already")
+				drive.Beside(t, j.RuntimeDir, "restart").Expect(t, 75, "cannot restart the workers now")
 			}
 			if c.now {
-				_ = steering(t, j.runtimeDir, "stop", "--now") // it may have ended by itself
+				_ = drive.Beside(t, j.RuntimeDir, "stop", "--now") // it may have ended by itself
 			}
-			if got := j.wait(); got.status != 143 {
-				t.Errorf("status %d:\n%s", got.status, got.stderr)
+			if got := j.End(); got.Status != 143 {
+				t.Errorf("status %d:\n%s", got.Status, got.Stderr)
 			}
 			var d report.Status
 			if text, err := os.ReadFile(file); err == nil && (json.Unmarshal(text, &d) != nil || d.Phase != report.PhaseFailed ||
@@ -331,39 +332,39 @@ func TestStopInEachPhase(t *testing.T) {
 func TestExecAnyRank(t *testing.T) {
 	t.Parallel()
 	odd := "it's \"odd\" \n\\ \xff"
-	j := start(t, []string{"ODD=" + odd}, "run", "-n", "2", "--run-id", "it", "--env", "ODD", "--fail-policy", "all", "--", "sh", "-c",
-		`test $RANK = 1 && exit 5; `+untilStopped)
+	j := drive.Start(t, []string{"ODD=" + odd}, "run", "-n", "2", "--run-id", "it", "--env", "ODD", "--fail-policy", "all", "--", "sh", "-c",
+		`test $RANK = 1 && exit 5; `+drive.UntilStopped)
 	testutil.Eventually(t, time.Minute, "rank 1 has ended", func() bool {
-		a, _ := statusOf(t, j.runtimeDir)
+		a, _ := drive.StatusOf(t, j.RuntimeDir)
 		return len(a.Ranks) == 2 && a.Ranks[0].Phase == report.PhaseRunning && a.Ranks[1].Phase == report.PhaseFailed &&
 			a.Ranks[1].LastExit.ExitCode == 5
 	})
-	got := steering(t, j.runtimeDir, "exec", "--rank", "0", "--", "sh", "-c", `printf %s "$RANK/$WORLD_SIZE $(pwd -P) $ODD"`)
+	got := drive.Beside(t, j.RuntimeDir, "exec", "--rank", "0", "--", "sh", "-c", `printf %s "$RANK/$WORLD_SIZE $(pwd -P) $ODD"`)
 	here, err := os.Getwd()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "0/2 " + here + " " + odd; got.status != 0 || got.stdout != want {
-		t.Errorf("status %d: %q, want %q\n%s", got.status, got.stdout, want, got.stderr)
+	if want := "0/2 " + here + " " + odd; got.Status != 0 || got.Stdout != want {
+		t.Errorf("status %d: %q, want %q\n%s", got.Status, got.Stdout, want, got.Stderr)
 	}
-	steering(t, j.runtimeDir, "exec", "--rank", "0", "--dir", filepath.Join(j.runtimeDir, "muster", "job-it"), "--", "sh", "-c", "exit 9").
-		expect(t, 9)
-	steering(t, j.runtimeDir, "exec", "--rank", "1", "--", "true").expect(t, 2, "rank 1 of job it has ended")
-	steering(t, j.runtimeDir, "exec", "--rank", "7", "--", "true").expect(t, 2, "job it has no rank 7")
-	steering(t, j.runtimeDir, "exec", "--rank", "0", "--run-id", "other", "--", "true").expect(t, 2, `matches "other"`)
-	steering(t, j.runtimeDir, "logs").expect(t, 2, "keeps no log files of rank 0")
-	steering(t, j.runtimeDir, "stop", "--now").expect(t, 0, "without grace")
-	j.wait().expect(t, 143)
+	drive.Beside(t, j.RuntimeDir, "exec", "--rank", "0", "--dir", filepath.Join(j.RuntimeDir, "muster", "job-it"), "--", "sh", "-c", "exit 9").
+		Expect(t, 9)
+	drive.Beside(t, j.RuntimeDir, "exec", "--rank", "1", "--", "true").Expect(t, 2, "rank 1 of job it has ended")
+	drive.Beside(t, j.RuntimeDir, "exec", "--rank", "7", "--", "true").Expect(t, 2, "job it has no rank 7")
+	drive.Beside(t, j.RuntimeDir, "exec", "--rank", "0", "--run-id", "other", "--", "true").Expect(t, 2, `matches "other"`)
+	drive.Beside(t, j.RuntimeDir, "logs").Expect(t, 2, "keeps no log files of rank 0")
+	drive.Beside(t, j.RuntimeDir, "stop", "--now").Expect(t, 0, "without grace")
+	j.End().Expect(t, 143)
 }
 
 // TestFollowLogs follows a rank over a restart, until the job ends.
 func TestFollowLogs(t *testing.T) {
 	t.Parallel()
-	j := start(t, nil, "run", "-n", "2", "--run-id", "it", "--redirects", "3", "--", "sh", "-c",
+	j := drive.Start(t, nil, "run", "-n", "2", "--run-id", "it", "--redirects", "3", "--", "sh", "-c",
 		`echo "out $RANK round $MUSTER_ROUND"; echo "err $RANK" >&2; printf 'no end'; while :; do sleep 0.2; done`)
-	untilRanks(t, j.runtimeDir, 2)
+	drive.UntilRanks(t, j.RuntimeDir, 2)
 	cmd := exec.CommandContext(t.Context(), "muster", "logs", "-f", "--rank", "1", "--tail", "5")
-	cmd.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+j.runtimeDir)
+	cmd.Env = append(drive.CleanEnviron(), "XDG_RUNTIME_DIR="+j.RuntimeDir)
 	var out, errs testutil.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Start(); err != nil {
@@ -374,10 +375,10 @@ func TestFollowLogs(t *testing.T) {
 		testutil.Eventually(t, time.Minute, "the log says "+text, func() bool { return strings.Contains(out.String(), text) })
 	}
 	says("out 1 round 0\nno end")
-	steering(t, j.runtimeDir, "restart").expect(t, 0)
+	drive.Beside(t, j.RuntimeDir, "restart").Expect(t, 0)
 	says("out 1 round 1\n")
-	steering(t, j.runtimeDir, "stop").expect(t, 0)
-	j.wait().expect(t, 143)
+	drive.Beside(t, j.RuntimeDir, "stop").Expect(t, 0)
+	j.End().Expect(t, 143)
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("%v\n%s", err, errs.String())
 	}
@@ -391,20 +392,20 @@ func TestWrongJobs(t *testing.T) {
 	t.Parallel()
 	shared := t.TempDir()
 	environ := []string{"XDG_RUNTIME_DIR=" + shared}
-	one := start(t, environ, "run", "-n", "1", "--run-id", "train-1", "--", "sh", "-c", untilStopped)
-	two := start(t, environ, "run", "-n", "1", "--run-id", "train-2", "--", "sh", "-c", untilStopped)
-	untilRanks(t, shared, 1, "train-1")
-	untilRanks(t, shared, 1, "train-2")
-	steering(t, shared, "stop").expect(t, 2, "there are 2 jobs here: train-1 (pid ", "name one by its run id")
-	steering(t, shared, "status", "train").expect(t, 2, `2 jobs here match "train"`)
-	steering(t, shared, "exec", "--rank", "0", "--", "true").expect(t, 2, "there are 2 jobs with a rank 0 here")
-	steering(t, shared, "stop", "eval").expect(t, 2, `no job that runs here matches "eval"`, "these run: train-1")
-	steering(t, shared, "stop", "").expect(t, 2, "empty name")
-	steering(t, shared, "stop", "a", "b").expect(t, 2, "takes one job")
-	steering(t, shared, "status", "-o", "xml").expect(t, 2, `-o "xml"`)
-	steering(t, shared, "logs", "--rank", "1-0", "train-1").expect(t, 2, `"1-0" is no rank`)
-	steering(t, shared, "logs", "-f", "--previous", "train-1").expect(t, 2, "together")
-	steering(t, shared, "__complete", "stop", "tr").expect(t, 0, "train-1\ntrain-2\n")
+	one := drive.Start(t, environ, "run", "-n", "1", "--run-id", "train-1", "--", "sh", "-c", drive.UntilStopped)
+	two := drive.Start(t, environ, "run", "-n", "1", "--run-id", "train-2", "--", "sh", "-c", drive.UntilStopped)
+	drive.UntilRanks(t, shared, 1, "train-1")
+	drive.UntilRanks(t, shared, 1, "train-2")
+	drive.Beside(t, shared, "stop").Expect(t, 2, "there are 2 jobs here: train-1 (pid ", "name one by its run id")
+	drive.Beside(t, shared, "status", "train").Expect(t, 2, `2 jobs here match "train"`)
+	drive.Beside(t, shared, "exec", "--rank", "0", "--", "true").Expect(t, 2, "there are 2 jobs with a rank 0 here")
+	drive.Beside(t, shared, "stop", "eval").Expect(t, 2, `no job that runs here matches "eval"`, "these run: train-1")
+	drive.Beside(t, shared, "stop", "").Expect(t, 2, "empty name")
+	drive.Beside(t, shared, "stop", "a", "b").Expect(t, 2, "takes one job")
+	drive.Beside(t, shared, "status", "-o", "xml").Expect(t, 2, `-o "xml"`)
+	drive.Beside(t, shared, "logs", "--rank", "1-0", "train-1").Expect(t, 2, `"1-0" is no rank`)
+	drive.Beside(t, shared, "logs", "-f", "--previous", "train-1").Expect(t, 2, "together")
+	drive.Beside(t, shared, "__complete", "stop", "tr").Expect(t, 0, "train-1\ntrain-2\n")
 
 	if err := one.Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -416,31 +417,31 @@ func TestWrongJobs(t *testing.T) {
 		{"logs", "train-1"},
 		{"exec", "--rank", "0", "--run-id", "train-1", "--", "true"},
 	} {
-		got := steering(t, shared, args...)
-		got.expect(t, 75, "does not answer within 5s", "SIGSTOP")
-		if got.elapsed > 30*time.Second {
-			t.Errorf("%q took %v", args, got.elapsed)
+		got := drive.Beside(t, shared, args...)
+		got.Expect(t, 75, "does not answer within 5s", "SIGSTOP")
+		if got.Elapsed > 30*time.Second {
+			t.Errorf("%q took %v", args, got.Elapsed)
 		}
 	}
-	steering(t, shared, "ps").expect(t, 0, "silent", "train-2  Running")
+	drive.Beside(t, shared, "ps").Expect(t, 0, "silent", "train-2  Running")
 	if err := one.Process.Signal(unix.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	steering(t, shared, "stop", "train-1").expect(t, 0)
-	one.wait().expect(t, 143)
+	drive.Beside(t, shared, "stop", "train-1").Expect(t, 0)
+	one.End().Expect(t, 143)
 
-	steering(t, shared, "stop").expect(t, 0, "train-2: ") // the only one
-	two.wait().expect(t, 143)
+	drive.Beside(t, shared, "stop").Expect(t, 0, "train-2: ") // the only one
+	two.End().Expect(t, 143)
 	stale := filepath.Join(shared, "muster", "job-old")
 	if err := os.MkdirAll(stale, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	steering(t, shared, "ps").expect(t, 0, "old  dead")
-	steering(t, shared, "status", "old").expect(t, 2, "its muster is dead")
+	drive.Beside(t, shared, "ps").Expect(t, 0, "old  dead")
+	drive.Beside(t, shared, "status", "old").Expect(t, 2, "its muster is dead")
 	if os.Geteuid() == 0 {
 		if err := os.Chown(stale, testutil.OtherUserID, testutil.OtherUserID); err != nil {
 			t.Fatal(err)
 		}
-		steering(t, shared, "status", stale).expect(t, 2, "not one that only you can write to")
+		drive.Beside(t, shared, "status", stale).Expect(t, 2, "not one that only you can write to")
 	}
 }

@@ -24,6 +24,7 @@ import (
 	"muster/launch/control"
 	"muster/launch/job"
 	"muster/launch/report"
+	"muster/test/drive"
 )
 
 // stepping is a training that tells its steps, 50 ms each, and goes on where the one before it has saved one: each
@@ -52,7 +53,7 @@ func untilSteps(t *testing.T, runtimeDir string, n int, step int64) control.Answ
 	t.Helper()
 	var a control.Answer
 	testutil.Eventually(t, time.Minute, fmt.Sprintf("%d ranks are at step %d", n, step), func() bool {
-		a, _ = statusOf(t, runtimeDir)
+		a, _ = drive.StatusOf(t, runtimeDir)
 		there := 0
 		for _, r := range a.Ranks {
 			if p := r.Progress; p != nil && p.Step >= step && p.StepSeconds != nil {
@@ -71,8 +72,8 @@ func TestSeeSteps(t *testing.T) {
 	if err := os.WriteFile(script, []byte(stepping), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	j := start(t, []string{"MARKS=" + t.TempDir()}, "run", "-n", "2", "--ckpt", "on", "--", "python3", script)
-	a := untilSteps(t, j.runtimeDir, 2, 20)
+	j := drive.Start(t, []string{"MARKS=" + t.TempDir()}, "run", "-n", "2", "--ckpt", "on", "--", "python3", script)
+	a := untilSteps(t, j.RuntimeDir, 2, 20)
 	for _, r := range a.Ranks {
 		p := r.Progress
 		if p.Total != 100000 || *p.StepSeconds < 0.05 || *p.StepSeconds > 5 || p.Section != "" || p.Values["loss"] != 1/float64(p.Step) ||
@@ -80,28 +81,28 @@ func TestSeeSteps(t *testing.T) {
 			t.Errorf("%+v", p)
 		}
 	}
-	steering(t, j.runtimeDir, "status").expect(t, 0, "STEP TIME\n", "/100000  ")
-	steering(t, j.runtimeDir, "status", "-o", "wide").expect(t, 0, "VALUES", "bad=nan", "loss=0.0")
-	steering(t, j.runtimeDir, "restart").expect(t, 0)
+	drive.Beside(t, j.RuntimeDir, "status").Expect(t, 0, "STEP TIME\n", "/100000  ")
+	drive.Beside(t, j.RuntimeDir, "status", "-o", "wide").Expect(t, 0, "VALUES", "bad=nan", "loss=0.0")
+	drive.Beside(t, j.RuntimeDir, "restart").Expect(t, 0)
 	testutil.Eventually(t, time.Minute, "the workers begin anew", func() bool {
-		b, _ := statusOf(t, j.runtimeDir)
+		b, _ := drive.StatusOf(t, j.RuntimeDir)
 		return len(b.Ranks) == 2 && b.Generation == 1 &&
 			(b.Ranks[0].Progress == nil || b.Ranks[0].Progress.StepSeconds == nil || b.Ranks[0].PID != a.Ranks[0].PID)
 	})
-	untilSteps(t, j.runtimeDir, 2, a.Ranks[0].Progress.Step)
-	steering(t, j.runtimeDir, "pause").expect(t, 0)
+	untilSteps(t, j.RuntimeDir, 2, a.Ranks[0].Progress.Step)
+	drive.Beside(t, j.RuntimeDir, "pause").Expect(t, 0)
 	testutil.Eventually(t, time.Minute, "the job has paused for a second", func() bool {
-		b, _ := statusOf(t, j.runtimeDir)
+		b, _ := drive.StatusOf(t, j.RuntimeDir)
 		return b.Phase == report.PhasePaused && b.Accounting.Seconds["pause"] > 1
 	})
-	steering(t, j.runtimeDir, "resume").expect(t, 0)
-	b := untilSteps(t, j.runtimeDir, 2, a.Ranks[0].Progress.Step).Accounting
+	drive.Beside(t, j.RuntimeDir, "resume").Expect(t, 0)
+	b := untilSteps(t, j.RuntimeDir, 2, a.Ranks[0].Progress.Step).Accounting
 	if b.Seconds["pause"] < 1 || b.Seconds["good"] < 1 || b.Seconds["import"] < 0.1 || b.Restarts[job.ReasonRequested] != 1 {
 		t.Errorf("%+v", b)
 	}
-	steering(t, j.runtimeDir, "stop").expect(t, 0)
-	j.wait().expect(t, 143)
-	j.nothingLeft(j.runtimeDir)
+	drive.Beside(t, j.RuntimeDir, "stop").Expect(t, 0)
+	j.End().Expect(t, 143)
+	j.NothingLeft(j.RuntimeDir)
 }
 
 // TestSeeStepsOfOtherNodes sees on each of two nodes how far the workers of both have come.
@@ -112,20 +113,20 @@ func TestSeeStepsOfOtherNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	flags, _ := staticFlags(t, 2)
-	m := newMeet(t, "exec python3 "+script, append(flags, "--nproc-per-node=2")...)
-	m.env, m.native = []string{"MARKS=" + t.TempDir(), "MUSTER_CKPT=on"}, true
-	one, zero := m.start(1, "--node-rank=1"), m.start(0, "--node-rank=0")
-	for _, j := range []*testJob{one, zero} {
-		a := untilSteps(t, j.runtimeDir, 4, 10)
+	m := drive.NewMeet(t, "exec python3 "+script, append(flags, "--nproc-per-node=2")...)
+	m.Env, m.Native = []string{"MARKS=" + t.TempDir(), "MUSTER_CKPT=on"}, true
+	one, zero := m.Start(1, "--node-rank=1"), m.Start(0, "--node-rank=0")
+	for _, j := range []*drive.Job{one, zero} {
+		a := untilSteps(t, j.RuntimeDir, 4, 10)
 		far := a.Ranks[3*(1-a.GroupRank)].Progress // of the other node
 		testutil.Eventually(t, time.Minute, "what is known of the other node goes on", func() bool {
-			b, _ := statusOf(t, j.runtimeDir)
+			b, _ := drive.StatusOf(t, j.RuntimeDir)
 			return len(b.Ranks) == 4 && b.Ranks[3*(1-b.GroupRank)].Progress.Step >= far.Step+20
 		})
 	}
-	steering(t, one.runtimeDir, "stop").expect(t, 0)
-	m.ends(one, 143)
-	m.ends(zero, 143)
+	drive.Beside(t, one.RuntimeDir, "stop").Expect(t, 0)
+	m.Ends(one, 143)
+	m.Ends(zero, 143)
 }
 
 // TestTimeAddsUp runs a training with three failures, whose time adds up to what passed here, with each cause as long
@@ -137,20 +138,20 @@ func TestTimeAddsUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "status")
-	j := start(t, []string{"MARKS=" + t.TempDir(), "STEPS=200", "FAIL=38 84 139", "IMPORT=0.5", endAtOnce}, "run", "-n", "2",
+	j := drive.Start(t, []string{"MARKS=" + t.TempDir(), "STEPS=200", "FAIL=38 84 139", "IMPORT=0.5", drive.EndAtOnce}, "run", "-n", "2",
 		"--ckpt", "on",
 		"--max-restarts", "3", "--restart-delay", "0", "--status-file", file, "--summary", file+".end", "--", "python3", script)
 	var last []byte
-	testutil.Eventually(t, jobLimit, "the third failure is behind it", func() bool {
-		got := steering(t, j.runtimeDir, "metrics")
-		a, _ := statusOf(t, j.runtimeDir)
-		if got.status == 0 && a.RestartCount == 3 && len(a.Ranks) == 2 && a.Ranks[0].Progress != nil && a.Ranks[0].Progress.Step > 150 {
-			last = []byte(got.stdout)
+	testutil.Eventually(t, drive.JobLimit, "the third failure is behind it", func() bool {
+		got := drive.Beside(t, j.RuntimeDir, "metrics")
+		a, _ := drive.StatusOf(t, j.RuntimeDir)
+		if got.Status == 0 && a.RestartCount == 3 && len(a.Ranks) == 2 && a.Ranks[0].Progress != nil && a.Ranks[0].Progress.Step > 150 {
+			last = []byte(got.Stdout)
 		}
 		return last != nil
 	})
-	got := j.wait()
-	got.expect(t, 0)
+	got := j.End()
+	got.Expect(t, 0)
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -168,14 +169,14 @@ func TestTimeAddsUp(t *testing.T) {
 		sum += s
 	}
 	// The process of muster lives a little longer than the job: it starts, and cleans up, on a busy machine for seconds.
-	if wall := got.elapsed.Seconds(); sum < 0.99*a.WallSeconds || sum > 1.01*a.WallSeconds || a.WallSeconds > wall ||
+	if wall := got.Elapsed.Seconds(); sum < 0.99*a.WallSeconds || sum > 1.01*a.WallSeconds || a.WallSeconds > wall ||
 		a.WallSeconds < 0.99*wall-5 {
 		t.Errorf("%v s by cause, %v s in all, %v s passed", sum, a.WallSeconds, wall)
 	}
 	// 200 steps of 50 ms; steps 36 to 38, 81 to 84 and 136 to 139 are done twice, but for the first of each, which ends
 	// an import; four imports of 0.5 s and a step.
 	s := a.Seconds
-	slack := max(0, got.elapsed.Seconds()-12) // of a busy machine: all that the program does not ask for may go to one cause
+	slack := max(0, got.Elapsed.Seconds()-12) // of a busy machine: all that the program does not ask for may go to one cause
 	for cause, least := range map[string]float64{"good": 9.3, "repeated": 0.35, "import": 2.2} {
 		if s[cause] < least || s[cause] > 3*least+slack {
 			t.Errorf("%s: %v s, at least %v s were to be", cause, s[cause], least)
@@ -184,7 +185,7 @@ func TestTimeAddsUp(t *testing.T) {
 	if a.Restarts["WorkerFailed"] != 3 || len(a.Restarts) != 1 || s["restart"] <= 0 || s["pause"] != 0 || s["checkpoint"] != 0 {
 		t.Errorf("%+v", a)
 	}
-	t.Logf("%+v, %v", a, got.elapsed)
+	t.Logf("%+v, %v", a, got.Elapsed)
 
 	var end report.Summary
 	if text, err = os.ReadFile(file + ".end"); err != nil || json.Unmarshal(text, &end) != nil || end.Phase != report.PhaseSucceeded ||
@@ -251,15 +252,15 @@ func TestTrace(t *testing.T) {
 	}))
 	defer server.Close()
 	mark := filepath.Join(t.TempDir(), "mark")
-	got := muster(t, []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + server.URL, "KUBEFLOW_TRAINER_STATUS_URL=https://127.0.0.1:1/status"},
+	got := drive.Run(t, []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + server.URL, "KUBEFLOW_TRAINER_STATUS_URL=https://127.0.0.1:1/status"},
 		"run", "-n", "1",
 		"--max-restarts", "1", "--", "sh", "-c", "[ -e "+mark+" ] || { touch "+mark+"; exit 3; }")
-	got.expect(t, 0)
+	got.Expect(t, 0)
 	want := map[string]int{"job": 1, "start": 1, "rendezvous": 2, "round": 2, "spawn": 2, "restart": 1, "stop": 1}
 	delete(names, "stop")
 	delete(want, "stop") // of a job whose workers have all ended there may be nothing to stop
 	if !maps.Equal(names, want) {
-		t.Errorf("%v, want %v\n%s", names, want, got.stderr)
+		t.Errorf("%v, want %v\n%s", names, want, got.Stderr)
 	}
 }
 
@@ -271,9 +272,9 @@ func TestSectionTakesTooLong(t *testing.T) {
 		0o600); err != nil {
 		t.Fatal(err)
 	}
-	got := muster(t, nil, "run", "-n", "1", "--ckpt", "on", "--", "python3", script)
-	got.expect(t, 0, `"section":"eval"`)
-	if n := strings.Count(got.stderr, "takes longer than it says"); n != 1 {
-		t.Errorf("%d times:\n%s", n, got.stderr)
+	got := drive.Run(t, nil, "run", "-n", "1", "--ckpt", "on", "--", "python3", script)
+	got.Expect(t, 0, `"section":"eval"`)
+	if n := strings.Count(got.Stderr, "takes longer than it says"); n != 1 {
+		t.Errorf("%d times:\n%s", n, got.Stderr)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"muster/internal/testutil"
 	"muster/rendezvous/tcpstore"
+	"muster/test/drive"
 )
 
 // TestStoreAllow serves one of this machine's loopback addresses, and refuses the other ones and what is no network.
@@ -24,10 +25,10 @@ func TestStoreAllow(t *testing.T) {
 			if tc.flag != "" {
 				args = append(args, "--store-allow", tc.flag)
 			}
-			j := start(t, []string{"MUSTER_STORE_ALLOW=" + tc.variable}, args...)
+			j := drive.Start(t, []string{"MUSTER_STORE_ALLOW=" + tc.variable}, args...)
 			testutil.Eventually(t, 60*time.Second, "the store tells its address",
-				func() bool { return strings.HasSuffix(j.out.String(), "\n") })
-			to, err := net.ResolveTCPAddr("tcp", strings.TrimSpace(j.out.String()))
+				func() bool { return strings.HasSuffix(j.Out.String(), "\n") })
+			to, err := net.ResolveTCPAddr("tcp", strings.TrimSpace(j.Out.String()))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -45,8 +46,8 @@ func TestStoreAllow(t *testing.T) {
 				c.Close()
 			}
 			j.Signal(syscall.SIGTERM)
-			if got := j.wait(); got.status != 0 || !strings.Contains(got.stderr, "127.0.0.1") || strings.Contains(got.stderr, "127.0.0.2") {
-				t.Errorf("status %d, and it does not tell whom it refused, or that it refused another one\n%s", got.status, got.stderr)
+			if got := j.End(); got.Status != 0 || !strings.Contains(got.Stderr, "127.0.0.1") || strings.Contains(got.Stderr, "127.0.0.2") {
+				t.Errorf("status %d, and it does not tell whom it refused, or that it refused another one\n%s", got.Status, got.Stderr)
 			}
 		})
 	}
@@ -54,23 +55,23 @@ func TestStoreAllow(t *testing.T) {
 		"10.0.0.0/33": `"10.0.0.0/33" is no network`, "somewhere": "ADDRESS/BITS", "10.0.0.0/8,": `"" is no network`,
 		"10.1.2.3/8": "10.0.0.0/8?", "fe80::1%lo": "is no network",
 	} {
-		if got := muster(t, nil, "store", "--bind", "127.0.0.1:0", "--store-allow", value); got.status != 2 ||
-			!strings.Contains(got.stderr, want) || !strings.Contains(got.stderr, "--store-allow") {
-			t.Errorf("%s: status %d, want 2 and %q\n%s", value, got.status, want, got.stderr)
+		if got := drive.Run(t, nil, "store", "--bind", "127.0.0.1:0", "--store-allow", value); got.Status != 2 ||
+			!strings.Contains(got.Stderr, want) || !strings.Contains(got.Stderr, "--store-allow") {
+			t.Errorf("%s: status %d, want 2 and %q\n%s", value, got.Status, want, got.Stderr)
 		}
 	}
-	if got := muster(t, []string{"MUSTER_STORE_ALLOW=x"}, "store", "--bind", "127.0.0.1:0"); got.status != 2 ||
-		!strings.Contains(got.stderr, "MUSTER_STORE_ALLOW") {
-		t.Errorf("status %d, want 2 and the variable's name\n%s", got.status, got.stderr)
+	if got := drive.Run(t, []string{"MUSTER_STORE_ALLOW=x"}, "store", "--bind", "127.0.0.1:0"); got.Status != 2 ||
+		!strings.Contains(got.Stderr, "MUSTER_STORE_ALLOW") {
+		t.Errorf("status %d, want 2 and the variable's name\n%s", got.Status, got.Stderr)
 	}
 }
 
 // TestStoreCommand serves a store on a port of its own choice, until SIGTERM.
 func TestStoreCommand(t *testing.T) {
 	t.Parallel()
-	j := start(t, nil, "store", "--bind", "127.0.0.1:0")
-	testutil.Eventually(t, 60*time.Second, "the store tells its address", func() bool { return strings.HasSuffix(j.out.String(), "\n") })
-	addr := strings.TrimSpace(j.out.String())
+	j := drive.Start(t, nil, "store", "--bind", "127.0.0.1:0")
+	testutil.Eventually(t, 60*time.Second, "the store tells its address", func() bool { return strings.HasSuffix(j.Out.String(), "\n") })
+	addr := strings.TrimSpace(j.Out.String())
 	client, err := tcpstore.Dial(t.Context(), addr, tcpstore.ClientConfig{})
 	if err != nil {
 		t.Fatal(err)
@@ -93,14 +94,14 @@ func TestStoreCommand(t *testing.T) {
 		{"torchrun", "--master-port", port, "--no-python", "echo", "started"},
 		{"torchrun", "--rdzv-backend", "c10d", "--rdzv-endpoint", addr, "--no-python", "echo", "started"},
 	} {
-		got := muster(t, nil, args...)
-		if got.status != 2 || strings.Contains(got.stdout, "started") || !strings.Contains(got.stderr, "in use") ||
-			!strings.Contains(got.stderr, port) {
-			t.Errorf("%v: status %d, want 2\n%s%s", args, got.status, got.stdout, got.stderr)
+		got := drive.Run(t, nil, args...)
+		if got.Status != 2 || strings.Contains(got.Stdout, "started") || !strings.Contains(got.Stderr, "in use") ||
+			!strings.Contains(got.Stderr, port) {
+			t.Errorf("%v: status %d, want 2\n%s%s", args, got.Status, got.Stdout, got.Stderr)
 		}
 	}
 	j.Signal(syscall.SIGTERM)
-	if got := j.wait(); got.status != 0 {
-		t.Errorf("status %d after SIGTERM, want 0\n%s", got.status, got.stderr)
+	if got := j.End(); got.Status != 0 {
+		t.Errorf("status %d after SIGTERM, want 0\n%s", got.Status, got.Stderr)
 	}
 }

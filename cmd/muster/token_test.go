@@ -9,6 +9,7 @@ import (
 
 	"muster/internal/hostaddr"
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 func TestToken(t *testing.T) {
@@ -17,15 +18,15 @@ func TestToken(t *testing.T) {
 	file := filepath.Join(dir, "job.token")
 	seen := map[string]bool{}
 	for range 2 {
-		got := muster(t, nil, "token")
-		raw, err := hex.DecodeString(strings.TrimSuffix(got.stdout, "\n"))
-		if got.status != 0 || err != nil || len(raw) != 32 || got.stderr != "" || seen[got.stdout] {
-			t.Errorf("status %d, %q, %q", got.status, got.stdout, got.stderr)
+		got := drive.Run(t, nil, "token")
+		raw, err := hex.DecodeString(strings.TrimSuffix(got.Stdout, "\n"))
+		if got.Status != 0 || err != nil || len(raw) != 32 || got.Stderr != "" || seen[got.Stdout] {
+			t.Errorf("status %d, %q, %q", got.Status, got.Stdout, got.Stderr)
 		}
-		seen[got.stdout] = true
+		seen[got.Stdout] = true
 	}
-	if got := muster(t, nil, "token", file); got.status != 0 || got.stdout+got.stderr != "" {
-		t.Errorf("with a file: status %d, %q, %q", got.status, got.stdout, got.stderr)
+	if got := drive.Run(t, nil, "token", file); got.Status != 0 || got.Stdout+got.Stderr != "" {
+		t.Errorf("with a file: status %d, %q, %q", got.Status, got.Stdout, got.Stderr)
 	}
 	text, err := os.ReadFile(file)
 	info, _ := os.Stat(file)
@@ -37,9 +38,9 @@ func TestToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{file, link, dir, filepath.Join(dir, "none", "x")} {
-		if got := muster(t, nil, "token", path); got.status != 2 || !strings.Contains(got.stderr, "cannot write the token") ||
-			!strings.Contains(got.stderr, path) {
-			t.Errorf("%s: status %d, %q", path, got.status, got.stderr)
+		if got := drive.Run(t, nil, "token", path); got.Status != 2 || !strings.Contains(got.Stderr, "cannot write the token") ||
+			!strings.Contains(got.Stderr, path) {
+			t.Errorf("%s: status %d, %q", path, got.Status, got.Stderr)
 		}
 	}
 	if again, _ := os.ReadFile(file); string(again) != string(text) {
@@ -58,10 +59,10 @@ func TestOpenIsTold(t *testing.T) {
 		testutil.Missing(t, "an address that is not loopback")
 	}
 	file := filepath.Join(t.TempDir(), "token")
-	if got := muster(t, nil, "token", file); got.status != 0 {
-		t.Fatal(got.stderr)
+	if got := drive.Run(t, nil, "token", file); got.Status != 0 {
+		t.Fatal(got.Stderr)
 	}
-	at := own + ":" + freePort(t)
+	at := own + ":" + drive.FreePort(t)
 	for name, c := range map[string]struct {
 		args []string
 		want int
@@ -72,11 +73,11 @@ func TestOpenIsTold(t *testing.T) {
 			"--log-level", "warn", "run", "--nnodes", "1:2", "--last-call", "0.1", "--rdzv", "muster://" + at,
 			"--run-id", "x",
 		}, c.args...)
-		got := muster(t, nil, append(args, "--", "true")...)
+		got := drive.Run(t, nil, append(args, "--", "true")...)
 		said := "no job token: whoever reaches " + at + " can change what this job does"
-		if n := strings.Count(got.stderr, said); got.status != 0 || n != c.want || c.want > 0 &&
-			!strings.Contains(got.stderr, "--token-file job.token") {
-			t.Errorf("%s: status %d, said %d times:\n%s", name, got.status, n, got.stderr)
+		if n := strings.Count(got.Stderr, said); got.Status != 0 || n != c.want || c.want > 0 &&
+			!strings.Contains(got.Stderr, "--token-file job.token") {
+			t.Errorf("%s: status %d, said %d times:\n%s", name, got.Status, n, got.Stderr)
 		}
 	}
 }

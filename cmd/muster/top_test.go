@@ -1,8 +1,6 @@
 package main
 
 import (
-	"fmt"
-	"os"
 	"os/exec"
 	"strings"
 	"syscall"
@@ -12,61 +10,21 @@ import (
 	"golang.org/x/sys/unix"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
-
-// terminal is a pseudo terminal of a size: what is shown on it, and its other end for a program.
-func terminal(t *testing.T, width, height uint16) (shown *testutil.Buffer, ours, theirs *os.File) {
-	t.Helper()
-	ours, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	number, err := unix.IoctlGetInt(int(ours.Fd()), unix.TIOCGPTN)
-	if err == nil {
-		err = unix.IoctlSetPointerInt(int(ours.Fd()), unix.TIOCSPTLCK, 0)
-	}
-	if err == nil {
-		err = unix.IoctlSetWinsize(int(ours.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: height, Col: width})
-	}
-	if err == nil {
-		theirs, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	shown = new(testutil.Buffer)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		buf := make([]byte, 4096)
-		for {
-			n, err := ours.Read(buf)
-			_, _ = shown.Write(buf[:n])
-			if err != nil {
-				return
-			}
-		}
-	}()
-	t.Cleanup(func() {
-		_ = theirs.Close()
-		_ = ours.Close()
-		<-done
-	})
-	return shown, ours, theirs
-}
 
 // TestTop watches a job in a terminal, scrolls, changes the size and ends by q; elsewhere one picture is written.
 func TestTop(t *testing.T) {
 	t.Parallel()
-	j := start(t, nil, "run", "-n", "8", "--run-id", "topped", "--", "sh", "-c", untilStopped)
-	untilRanks(t, j.runtimeDir, 8)
-	steering(t, j.runtimeDir, "top").expect(t, 0, "topped (sh)  Running  up ", "8 workers on 1 node", "\n   RANK  NODE", "\n      7  ")
-	steering(t, j.runtimeDir, "top", "--every", "1ms").expect(t, 2, "give at least 100ms")
-	steering(t, j.runtimeDir, "top", "nowhere").expect(t, 2, "no job that runs here matches")
+	j := drive.Start(t, nil, "run", "-n", "8", "--run-id", "topped", "--", "sh", "-c", drive.UntilStopped)
+	drive.UntilRanks(t, j.RuntimeDir, 8)
+	drive.Beside(t, j.RuntimeDir, "top").Expect(t, 0, "topped (sh)  Running  up ", "8 workers on 1 node", "\n   RANK  NODE", "\n      7  ")
+	drive.Beside(t, j.RuntimeDir, "top", "--every", "1ms").Expect(t, 2, "give at least 100ms")
+	drive.Beside(t, j.RuntimeDir, "top", "nowhere").Expect(t, 2, "no job that runs here matches")
 
-	shown, ours, theirs := terminal(t, 100, 8)
+	shown, ours, theirs := drive.Terminal(t, 100, 8)
 	cmd := exec.CommandContext(t.Context(), "muster", "top", "topped", "--every", "100ms")
-	cmd.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+j.runtimeDir, "TMPDIR="+j.runtimeDir)
+	cmd.Env = append(drive.CleanEnviron(), "XDG_RUNTIME_DIR="+j.RuntimeDir, "TMPDIR="+j.RuntimeDir)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs, theirs, theirs
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true} // as a shell gives it
 	if err := cmd.Start(); err != nil {
@@ -88,6 +46,6 @@ func TestTop(t *testing.T) {
 		t.Errorf("%v\n%q", err, shown.String())
 	}
 	until("the terminal is as it was", "\x1b[?25h\x1b[?1049l")
-	steering(t, j.runtimeDir, "stop").expect(t, 0)
-	j.wait()
+	drive.Beside(t, j.RuntimeDir, "stop").Expect(t, 0)
+	j.End()
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"net"
 	"os"
 	"path/filepath"
@@ -13,50 +12,23 @@ import (
 
 	"muster/internal/testutil"
 	"muster/launch/hosts"
+	"muster/test/drive"
 )
-
-// Task is an entry of the status file's tasks, in a line.
-type statusTask struct {
-	Node     string `json:"node"`
-	Ranks    string `json:"ranks"`
-	Phase    string `json:"phase"`
-	ExitCode *int   `json:"exitCode"`
-}
-
-// worldFile is what tests want of a status file.
-type worldFile struct {
-	Phase      string         `json:"phase"`
-	Reason     string         `json:"reason"`
-	ExitStatus *int           `json:"exitStatus"`
-	Counts     map[string]int `json:"counts"`
-	Tasks      []statusTask   `json:"tasks"`
-}
-
-func readWorld(t *testing.T, path string) worldFile {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var w worldFile
-	if err := json.Unmarshal(text, &w); err != nil {
-		t.Fatalf("%v\n%s", err, text)
-	}
-	return w
-}
 
 // The launcher's status file is of the whole world, and the tasks of workers that muster has stopped say so.
 func TestStatusOfTheWorld(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "status.json")
-	got := muster(t, nil, "--status-file", path, "run", "--hosts", "localhost,127.0.0.1,127.0.0.2", "--grace", "5s", "--",
+	got := drive.Run(t, nil, "--status-file", path, "run", "--hosts", "localhost,127.0.0.1,127.0.0.2", "--grace", "5s", "--",
 		"sh", "-c", `[ "$RANK" != 2 ] || exit 4; exec sleep 100`)
-	if got.status != 4 {
-		t.Fatalf("status %d, want 4\n%s", got.status, got.stderr)
+	if got.Status != 4 {
+		t.Fatalf("status %d, want 4\n%s", got.Status, got.Stderr)
 	}
-	w, four := readWorld(t, path), 4
-	want := []statusTask{
-		{"localhost", "0", "Stopped", nil}, {"127.0.0.1", "1", "Stopped", nil}, {"127.0.0.2", "2", "Failed", &four},
+	w, four := drive.ReadWorld(t, path), 4
+	want := []drive.StatusTask{
+		{Node: "localhost", Ranks: "0", Phase: "Stopped"},
+		{Node: "127.0.0.1", Ranks: "1", Phase: "Stopped"},
+		{Node: "127.0.0.2", Ranks: "2", Phase: "Failed", ExitCode: &four},
 	}
 	if diff := cmp.Diff(want, w.Tasks); diff != "" {
 		t.Errorf("tasks (-want +got):\n%s", diff)
@@ -87,18 +59,18 @@ func TestReportSaysWhatPeopleLookFor(t *testing.T) {
 			[]string{"restarts  : none was asked for", "Root Cause (first observed failure):"},
 		},
 	} {
-		got := muster(t, []string{asText, "MUSTER_RESTART_DELAY=0s"}, append(c.args, "sh", "-c", "exit 3")...)
-		if got.status != 3 {
-			t.Errorf("%q: status %d, want 3\n%s", c.args, got.status, got.stderr)
+		got := drive.Run(t, []string{drive.AsText, "MUSTER_RESTART_DELAY=0s"}, append(c.args, "sh", "-c", "exit 3")...)
+		if got.Status != 3 {
+			t.Errorf("%q: status %d, want 3\n%s", c.args, got.Status, got.Stderr)
 		}
 		for _, w := range c.want {
-			if !strings.Contains(got.stderr, w) {
-				t.Errorf("%q: the report lacks %q:\n%s", c.args, w, got.stderr)
+			if !strings.Contains(got.Stderr, w) {
+				t.Errorf("%q: the report lacks %q:\n%s", c.args, w, got.Stderr)
 			}
 		}
 		for _, filler := range []string{"NO_OTHER_FAILURES", "<N/A>", "To enable traceback"} {
-			if strings.Contains(got.stderr, filler) {
-				t.Errorf("%q: the report has %q:\n%s", c.args, filler, got.stderr)
+			if strings.Contains(got.Stderr, filler) {
+				t.Errorf("%q: the report has %q:\n%s", c.args, filler, got.Stderr)
 			}
 		}
 	}
@@ -108,22 +80,22 @@ func TestReportSaysWhatPeopleLookFor(t *testing.T) {
 func TestWatchdogIsNamed(t *testing.T) {
 	t.Parallel()
 	script := `echo '{"version": 1, "pid": '$$', "scope_id": "save step", "expiration_time": 1.5, "signal": 9}' > "$TORCHELASTIC_TIMER_FILE"; exec sleep 100`
-	got := muster(t, []string{"TORCHELASTIC_ENABLE_FILE_TIMER=1"}, "run", "-n", "2", "--", "sh", "-c", script)
-	if got.status != 137 || strings.Contains(got.stderr, "something outside the job") ||
-		!strings.Contains(got.stderr, "watchdog has sent the signal") ||
-		!strings.Contains(got.stderr, `did not release its timer "save step"`) {
-		t.Errorf("status %d\n%s", got.status, got.stderr)
+	got := drive.Run(t, []string{"TORCHELASTIC_ENABLE_FILE_TIMER=1"}, "run", "-n", "2", "--", "sh", "-c", script)
+	if got.Status != 137 || strings.Contains(got.Stderr, "something outside the job") ||
+		!strings.Contains(got.Stderr, "watchdog has sent the signal") ||
+		!strings.Contains(got.Stderr, `did not release its timer "save step"`) {
+		t.Errorf("status %d\n%s", got.Status, got.Stderr)
 	}
 }
 
 // Hosts of an elastic Horovod job that cannot be reached are no internal error.
 func TestElasticHostsUnreachable(t *testing.T) {
 	t.Parallel()
-	got := muster(t, []string{"HOME=" + t.TempDir()}, "horovodrun", "--min-np", "1", "--max-np", "2", "-np", "2", "-H",
+	got := drive.Run(t, []string{"HOME=" + t.TempDir()}, "horovodrun", "--min-np", "1", "--max-np", "2", "-np", "2", "-H",
 		"no-such-host.invalid:1,nor-this.invalid:1",
 		"--start-timeout", "60", "--elastic-timeout", "60", "true")
-	if got.status != 75 || !strings.Contains(got.stderr, "nobody knows the name no-such-host.invalid") {
-		t.Errorf("status %d, want 75\n%s", got.status, got.stderr)
+	if got.Status != 75 || !strings.Contains(got.Stderr, "nobody knows the name no-such-host.invalid") {
+		t.Errorf("status %d, want 75\n%s", got.Status, got.Stderr)
 	}
 }
 
@@ -134,13 +106,13 @@ func TestSlotsAreNoAccelerators(t *testing.T) {
 	if err := os.WriteFile(hostfile, []byte("localhost slots=2\n127.0.0.1 slots=2\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got := muster(t, nil, "deepspeed", "--hostfile", hostfile, "--num_gpus", "2", "--master_port", freePort(t), "--no_python", "true")
-	if got.status != 0 || strings.Contains(got.stderr, "accelerator") {
-		t.Errorf("status %d\n%s", got.status, got.stderr)
+	got := drive.Run(t, nil, "deepspeed", "--hostfile", hostfile, "--num_gpus", "2", "--master_port", drive.FreePort(t), "--no_python", "true")
+	if got.Status != 0 || strings.Contains(got.Stderr, "accelerator") {
+		t.Errorf("status %d\n%s", got.Status, got.Stderr)
 	}
-	got = muster(t, nil, "deepspeed", "--hostfile", hostfile, "--master_port", freePort(t), "--no_python", "true")
-	if got.status != 0 || strings.Contains(got.stderr, "share") {
-		t.Errorf("status %d\n%s", got.status, got.stderr)
+	got = drive.Run(t, nil, "deepspeed", "--hostfile", hostfile, "--master_port", drive.FreePort(t), "--no_python", "true")
+	if got.Status != 0 || strings.Contains(got.Stderr, "share") {
+		t.Errorf("status %d\n%s", got.Status, got.Stderr)
 	}
 }
 
@@ -149,10 +121,10 @@ func TestChecksWithoutLinks(t *testing.T) {
 	t.Parallel()
 	python := testutil.Torch(t)
 	dir := t.TempDir()
-	got := muster(t, nil, "--network-check", "--switchbox-check", "--report", dir, "run", "-n", "1", "--", python, "-c", "pass")
-	if got.status != 0 || !strings.Contains(got.stderr, "are not tested: this node has none") ||
-		strings.Contains(got.stderr, "the check is skipped") {
-		t.Errorf("status %d\n%s", got.status, got.stderr)
+	got := drive.Run(t, nil, "--network-check", "--switchbox-check", "--report", dir, "run", "-n", "1", "--", python, "-c", "pass")
+	if got.Status != 0 || !strings.Contains(got.Stderr, "are not tested: this node has none") ||
+		strings.Contains(got.Stderr, "the check is skipped") {
+		t.Errorf("status %d\n%s", got.Status, got.Stderr)
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "network-check-0.json"))
 	if err != nil || !strings.Contains(string(text), `"compute_ns"`) {
@@ -181,15 +153,15 @@ func TestSimulatedNodesLeave(t *testing.T) {
 			if err := os.WriteFile(file, []byte(spec), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			got := muster(t, nil, "run", "--simulate-nodes", "4", "--nnodes", "3:4", "--network-check", "--accelerator", "fake:"+file, "-n",
+			got := drive.Run(t, nil, "run", "--simulate-nodes", "4", "--nnodes", "3:4", "--network-check", "--accelerator", "fake:"+file, "-n",
 				"2", "--", "true")
-			if got.status != c.status {
-				t.Errorf("status %d, want %d", got.status, c.status)
+			if got.Status != c.status {
+				t.Errorf("status %d, want %d", got.Status, c.status)
 			}
 			gone := 0
 			for i := range 4 {
-				told, left := false, strings.Contains(got.stderr, "muster: error: node "+hosts.SimulatedName(i)+" ")
-				for line := range strings.Lines(got.stderr) { // the others' leaving may end its check before it has the result
+				told, left := false, strings.Contains(got.Stderr, "muster: error: node "+hosts.SimulatedName(i)+" ")
+				for line := range strings.Lines(got.Stderr) { // the others' leaving may end its check before it has the result
 					told = told || strings.Contains(line, `"agent":"`+hosts.SimulatedName(i)+`"`) &&
 						strings.Contains(line, `"status":"FAIL"`) && !strings.Contains(line, `"report":{`) // that is of all nodes
 				}
@@ -203,11 +175,11 @@ func TestSimulatedNodesLeave(t *testing.T) {
 			if gone < min(c.faulty, 2) {
 				t.Errorf("%d nodes have left", gone)
 			}
-			if tooFew := strings.Contains(got.stderr, "nobody can join"); tooFew != (c.status != 0) {
+			if tooFew := strings.Contains(got.Stderr, "nobody can join"); tooFew != (c.status != 0) {
 				t.Errorf("ended for want of nodes: %v", tooFew)
 			}
 			if t.Failed() {
-				t.Log(got.stderr)
+				t.Log(got.Stderr)
 			}
 		})
 	}
@@ -219,22 +191,22 @@ func TestOurPackageIsNotOnPyPI(t *testing.T) {
 	t.Parallel()
 	for _, script := range []string{"import muster", "import muster.checkpoint", "from muster.checkpoint import load"} {
 		for _, args := range [][]string{{"run", "--ckpt", "off", "--"}, {"torchrun", "--no-python"}} {
-			got := muster(t, nil, append(args, "python3", "-c", script)...)
-			if got.status != 1 || !strings.Contains(got.stderr, "give --ckpt on (or MUSTER_CKPT=on)") ||
-				!strings.Contains(got.stderr, "muster alone is another project's") {
-				t.Errorf("%s by %q: status %d\n%s", script, args, got.status, got.stderr)
+			got := drive.Run(t, nil, append(args, "python3", "-c", script)...)
+			if got.Status != 1 || !strings.Contains(got.Stderr, "give --ckpt on (or MUSTER_CKPT=on)") ||
+				!strings.Contains(got.Stderr, "muster alone is another project's") {
+				t.Errorf("%s by %q: status %d\n%s", script, args, got.Status, got.Stderr)
 			}
 		}
 	}
 	// What the hint says helps.
-	if got := muster(t, nil, "run", "--ckpt", "on", "--ckpt-dir", t.TempDir(), "--", "python3", "-c",
-		"import importlib.util as u; print(u.find_spec('muster').name)"); got.status != 0 {
-		t.Errorf("with --ckpt on: status %d\n%s", got.status, got.stderr)
+	if got := drive.Run(t, nil, "run", "--ckpt", "on", "--ckpt-dir", t.TempDir(), "--", "python3", "-c",
+		"import importlib.util as u; print(u.find_spec('muster').name)"); got.Status != 0 {
+		t.Errorf("with --ckpt on: status %d\n%s", got.Status, got.Stderr)
 	}
 	// Names that only begin like it are modules like others.
-	if got := muster(t, nil, "run", "--", "python3", "-c", "import mustered"); !strings.Contains(got.stderr,
+	if got := drive.Run(t, nil, "run", "--", "python3", "-c", "import mustered"); !strings.Contains(got.Stderr,
 		"module mustered: is it installed") {
-		t.Errorf("another module: %s", got.stderr)
+		t.Errorf("another module: %s", got.Stderr)
 	}
 }
 
@@ -246,11 +218,11 @@ func TestNPIsNoFlag(t *testing.T) {
 		"run --run-id -np echo hi": false, "run --run-id -np -n 1 -- echo hi": false, "run --role=-np echo hi": false,
 		"run -n 1 echo hi -np 2": false,
 	} {
-		got := muster(t, nil, strings.Fields(line)...)
-		told := strings.Contains(got.stderr, "unknown flag -np") &&
-			strings.Contains(got.stderr, "-n N is the number of workers on each node")
-		if told != np || np != (got.status == 2) || np == strings.Contains(got.stdout, "hi") {
-			t.Errorf("%s: status %d\n%s%s", line, got.status, got.stdout, got.stderr)
+		got := drive.Run(t, nil, strings.Fields(line)...)
+		told := strings.Contains(got.Stderr, "unknown flag -np") &&
+			strings.Contains(got.Stderr, "-n N is the number of workers on each node")
+		if told != np || np != (got.Status == 2) || np == strings.Contains(got.Stdout, "hi") {
+			t.Errorf("%s: status %d\n%s%s", line, got.Status, got.Stdout, got.Stderr)
 		}
 	}
 }
@@ -267,21 +239,21 @@ func TestDryRunShowsFlagsOnce(t *testing.T) {
 	}
 	args := []string{
 		"colossalai", "run", "--hostfile", hosts, "--include", "localhost,127.0.0.1", "--nproc_per_node", "2", "--master_port",
-		freePort(t), script,
+		drive.FreePort(t), script,
 	}
 	for _, all := range []bool{false, true} {
 		flags := []string{"--dry-run"}
 		if all {
 			flags = append(flags, "--all")
 		}
-		got := muster(t, nil, append(flags, args...)...)
-		_, table, found := strings.Cut(got.stdout, "flags that were given or derived")
+		got := drive.Run(t, nil, append(flags, args...)...)
+		_, table, found := strings.Cut(got.Stdout, "flags that were given or derived")
 		if all {
-			_, table, found = strings.Cut(got.stdout, "all flags")
+			_, table, found = strings.Cut(got.Stdout, "all flags")
 		}
 		table, _, ended := strings.Cut(table, "\n\n")
-		if got.status != 0 || !found || !ended {
-			t.Fatalf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+		if got.Status != 0 || !found || !ended {
+			t.Fatalf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 		}
 		seen := map[string]int{}
 		for line := range strings.Lines(table) {
@@ -361,10 +333,10 @@ func TestReadmeIsOfThisVersion(t *testing.T) {
 func TestOutputGoesWhereItWasAsked(t *testing.T) {
 	t.Parallel()
 	out, tmp := filepath.Join(t.TempDir(), "out"), t.TempDir()
-	got := muster(t, []string{"TMPDIR=" + tmp}, "--keep-runs", "0", "horovodrun", "-np", "2", "-H", "localhost:2", "--output-filename", out,
+	got := drive.Run(t, []string{"TMPDIR=" + tmp}, "--keep-runs", "0", "horovodrun", "-np", "2", "-H", "localhost:2", "--output-filename", out,
 		"echo", "hi")
-	if got.status != 0 || strings.Contains(got.stderr, "temporary directory") {
-		t.Errorf("status %d\n%s", got.status, got.stderr)
+	if got.Status != 0 || strings.Contains(got.Stderr, "temporary directory") {
+		t.Errorf("status %d\n%s", got.Status, got.Stderr)
 	}
 	for _, rank := range []string{"rank.0", "rank.1"} {
 		if text, err := os.ReadFile(filepath.Join(out, rank, "stdout")); err != nil || string(text) != "hi\n" {
@@ -389,13 +361,13 @@ func TestMasterPortOfElasticHosts(t *testing.T) {
 		if !taken {
 			_ = l.Close()
 		}
-		got := muster(t, nil, "run", "--hosts", "localhost,127.0.0.1", "--nnodes", "1:2", "--master-port", port, "--", "sh", "-c",
+		got := drive.Run(t, nil, "run", "--hosts", "localhost,127.0.0.1", "--nnodes", "1:2", "--master-port", port, "--", "sh", "-c",
 			"echo at $MASTER_PORT")
 		const told = "cannot have the port that was asked for"
-		had := strings.Count(got.stdout, "at "+port+"\n")
-		if n := strings.Count(got.stderr, told); got.status != 0 || taken && had > 0 || (had == 0) != (n == 1) || n == 1 &&
-			(!strings.Contains(got.stderr, `"port":`+port) || !strings.Contains(got.stderr, `"source":"flag --master-port"`)) {
-			t.Errorf("taken: %v; status %d, %q, told %d times\n%s", taken, got.status, got.stdout, n, got.stderr)
+		had := strings.Count(got.Stdout, "at "+port+"\n")
+		if n := strings.Count(got.Stderr, told); got.Status != 0 || taken && had > 0 || (had == 0) != (n == 1) || n == 1 &&
+			(!strings.Contains(got.Stderr, `"port":`+port) || !strings.Contains(got.Stderr, `"source":"flag --master-port"`)) {
+			t.Errorf("taken: %v; status %d, %q, told %d times\n%s", taken, got.Status, got.Stdout, n, got.Stderr)
 		}
 	}
 }
@@ -404,7 +376,7 @@ func TestMasterPortOfElasticHosts(t *testing.T) {
 func TestMasterPortOfHosts(t *testing.T) {
 	t.Parallel()
 	for _, launcher := range []string{"run --hosts localhost,127.0.0.1 --master-port", "deepspeed"} {
-		port := freePort(t)
+		port := drive.FreePort(t)
 		args := append(strings.Fields(launcher), port)
 		if launcher == "deepspeed" {
 			hostfile := filepath.Join(t.TempDir(), "hostfile")
@@ -413,9 +385,9 @@ func TestMasterPortOfHosts(t *testing.T) {
 			}
 			args = []string{"deepspeed", "--hostfile", hostfile, "--no_python", "--no_local_rank", "--master_port", port}
 		}
-		got := muster(t, nil, append(args, "sh", "-c", "echo at $MASTER_PORT")...)
-		if got.status != 0 || strings.Count(got.stdout, "at "+port+"\n") != 2 {
-			t.Errorf("%s: status %d, %q, want port %s\n%s", launcher, got.status, got.stdout, port, got.stderr)
+		got := drive.Run(t, nil, append(args, "sh", "-c", "echo at $MASTER_PORT")...)
+		if got.Status != 0 || strings.Count(got.Stdout, "at "+port+"\n") != 2 {
+			t.Errorf("%s: status %d, %q, want port %s\n%s", launcher, got.Status, got.Stdout, port, got.Stderr)
 		}
 	}
 }

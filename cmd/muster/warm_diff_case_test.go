@@ -17,6 +17,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // warmCase is a script and how it is run. Each field is a directive "# name: words" of the script; one that may be
@@ -190,7 +191,7 @@ func (c *warmCase) interpreter(t *testing.T) string {
 		}
 		return "/usr/bin/python3"
 	}
-	python, err := plainPython()
+	python, err := drive.PlainPython()
 	if err != nil {
 		testutil.Missing(t, "python3")
 	}
@@ -249,7 +250,7 @@ func warmEnviron(dir string) []string {
 		"PYTHONUSERBASE=" + filepath.Join(dir, "user"), "PWD=" + dir,
 	}
 	path := os.Getenv("PATH")
-	if python, err := plainPython(); err == nil {
+	if python, err := drive.PlainPython(); err == nil {
 		path = filepath.Dir(python) + ":" + path // before a shim of the same name
 	}
 	environ = append(environ, "PATH="+path)

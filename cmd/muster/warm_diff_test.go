@@ -20,6 +20,7 @@ import (
 	"github.com/rogpeppe/go-internal/diff"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // TestWarmLikeCold runs every script of testdata/warm with cold and with warm workers: nothing that a script can see or
@@ -194,7 +195,7 @@ func (c *warmCase) run(t *testing.T, dir, python, mode string) warmResult {
 	if left, _ := filepath.Glob(filepath.Join(dir, "run", "muster", "job-*")); len(left) > 0 {
 		t.Errorf("--warm %s: left behind: %v", mode, left)
 	}
-	if left := processes(t, dir); len(left) > 0 {
+	if left := drive.Processes(t, dir); len(left) > 0 {
 		t.Errorf("--warm %s: left behind: %v", mode, left)
 	}
 	r := warmResult{status: cmd.ProcessState.ExitCode(), files: map[string]string{}, log: stderr.String()}

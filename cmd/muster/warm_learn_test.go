@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // lateBulk makes a module large enough for a template to be made because of it.
@@ -68,16 +69,16 @@ func TestWarmLearns(t *testing.T) {
 	testutil.Long(t)
 	environ := lateSite(t, "late.py", lateBulk+"value = 1\n")
 	dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"))
-	run := func() outcome {
+	run := func() drive.Outcome {
 		j := startWarm(t, dir, environ, "--warm", "auto", "--max-restarts", "1")
-		testutil.Eventually(t, time.Minute, "both workers run", func() bool { return strings.Count(j.out.String(), "attempt 0") == 2 })
+		testutil.Eventually(t, time.Minute, "both workers run", func() bool { return strings.Count(j.Out.String(), "attempt 0") == 2 })
 		testutil.Eventually(t, time.Minute, "a template knows what they import", func() bool {
-			return strings.Contains(j.err.String(), `"learned":1`)
+			return strings.Contains(j.Err.String(), `"learned":1`)
 		})
 		time.Sleep(time.Second) // it is taken a moment after it is ready
 		touch(t, filepath.Join(dir, "go"))
-		o := j.wait()
-		j.nothingLeft(dir)
+		o := j.End()
+		j.NothingLeft(dir)
 		if err := os.Remove(filepath.Join(dir, "go")); err != nil {
 			t.Fatal(err)
 		}
@@ -154,16 +155,16 @@ func TestWarmLearnsNoHarm(t *testing.T) {
 			environ := lateSite(t, "late.py", lateBulk+c.module+"\n", "one_way.py", "", "other_way.py", "")
 			dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, c.before))
 			j := startWarm(t, dir, environ, "--warm", "auto", "--max-restarts", "1")
-			testutil.Eventually(t, time.Minute, "both workers run", func() bool { return strings.Count(j.out.String(), "attempt 0") == 2 })
-			j.waitFor("better template ready") // with the rest
+			testutil.Eventually(t, time.Minute, "both workers run", func() bool { return strings.Count(j.Out.String(), "attempt 0") == 2 })
+			waitFor(t, j, "better template ready") // with the rest
 			time.Sleep(time.Second)
 			touch(t, filepath.Join(dir, "go"))
-			o := j.wait()
+			o := j.End()
 			wantWarm(t, o, 0, 4, "rank 0 attempt 1 not there", "rank 1 attempt 1 not there", c.says)
-			if name != "reads what the script set" && strings.Count(o.stdout, "there x") != 4 || strings.Contains(o.stdout, "unset") {
-				t.Errorf("the module came out differently:\n%s", o.stdout)
+			if name != "reads what the script set" && strings.Count(o.Stdout, "there x") != 4 || strings.Contains(o.Stdout, "unset") {
+				t.Errorf("the module came out differently:\n%s", o.Stdout)
 			}
-			j.nothingLeft(dir)
+			j.NothingLeft(dir)
 		})
 	}
 }
@@ -184,13 +185,13 @@ warnings.warn("late is early")
 print("filters", [f[1].pattern for f in warnings.filters if f[1]], flush=True)
 `)
 	j := startWarm(t, dir, environ, "--warm", "auto", "--max-restarts", "1")
-	j.waitFor(`"learned":1`)
+	waitFor(t, j, `"learned":1`)
 	time.Sleep(time.Second)
 	touch(t, filepath.Join(dir, "go"))
-	o := j.wait()
+	o := j.End()
 	wantWarm(t, o, 0, 4, "rank 0 attempt 0 not there True", "rank 0 attempt 1 there True", "rank 1 attempt 1 there True")
-	if strings.Count(o.stdout, "filters ['late is early']") != 2 || strings.Contains(o.stderr, "late is early") {
-		t.Errorf("unexpected output:\n%s%s", o.stdout, o.stderr)
+	if strings.Count(o.Stdout, "filters ['late is early']") != 2 || strings.Contains(o.Stderr, "late is early") {
+		t.Errorf("unexpected output:\n%s%s", o.Stdout, o.Stderr)
 	}
 }
 
@@ -211,13 +212,13 @@ func TestWarmLearnsWhatAllImport(t *testing.T) {
 		t.Fatal(err)
 	}
 	j := startWarm(t, dir, append(environ, "PYTHONPATH="), "--warm", "auto", "--max-restarts", "1")
-	j.waitFor("better template ready")
+	waitFor(t, j, "better template ready")
 	time.Sleep(time.Second)
 	touch(t, filepath.Join(dir, "go"))
-	o := j.wait()
+	o := j.End()
 	wantWarm(t, o, 0, 4, "had ['late']")
-	if strings.Count(o.stdout, "had ['late']") != 2 || strings.Count(o.stdout, "own runs") != 4 {
-		t.Errorf("unexpected output:\n%s", o.stdout)
+	if strings.Count(o.Stdout, "had ['late']") != 2 || strings.Count(o.Stdout, "own runs") != 4 {
+		t.Errorf("unexpected output:\n%s", o.Stdout)
 	}
 }
 
@@ -229,20 +230,20 @@ func TestWarmLearnsSlowly(t *testing.T) {
 		lateBulk+"import os, time\nwhile os.path.exists(os.environ['DIR'] + '/slow'): time.sleep(0.01)\nvalue = 1\n")
 	dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"))
 	j := startWarm(t, dir, environ, "--warm", "auto", "--max-restarts", "1")
-	testutil.Eventually(t, time.Minute, "both workers run", func() bool { return strings.Count(j.out.String(), "attempt 0") == 2 })
+	testutil.Eventually(t, time.Minute, "both workers run", func() bool { return strings.Count(j.Out.String(), "attempt 0") == 2 })
 	touch(t, filepath.Join(dir, "slow"))
-	testutil.Eventually(t, time.Minute, "another template is being made", func() bool { return len(j.templates()) == 4 }) // and two spares
+	testutil.Eventually(t, time.Minute, "another template is being made", func() bool { return len(templates(t, j)) == 4 }) // and two spares
 	time.Sleep(time.Second)
 	if err := os.WriteFile(filepath.Join(dir, "script.py"),
 		[]byte("import os\nprint('attempt', os.environ['TORCHELASTIC_RESTART_COUNT'], 'anew')\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	touch(t, filepath.Join(dir, "go"))
-	o := j.wait() // the better one never becomes ready
-	if o.status != 0 || strings.Count(o.stdout, "attempt 1 anew") != 2 {
-		t.Errorf("status %d\n%s%s", o.status, o.stdout, o.stderr)
+	o := j.End() // the better one never becomes ready
+	if o.Status != 0 || strings.Count(o.Stdout, "attempt 1 anew") != 2 {
+		t.Errorf("status %d\n%s%s", o.Status, o.Stdout, o.Stderr)
 	}
-	j.nothingLeft(dir)
+	j.NothingLeft(dir)
 }
 
 // TestWarmDefault: muster run restarts warm where it restarts, and nothing else does so unasked.
@@ -260,12 +261,12 @@ func TestWarmDefault(t *testing.T) {
 		"torchrun --standalone --max-restarts 1 " + script:                             "",
 		"--warm restarts torchrun --standalone --max-restarts 1 " + script:             "of restarts",
 	} {
-		o := muster(t, []string{"PATH=/usr/bin:" + os.Getenv("PATH"), "PYTHON_EXEC=/usr/bin/python3"},
+		o := drive.Run(t, []string{"PATH=/usr/bin:" + os.Getenv("PATH"), "PYTHON_EXEC=/usr/bin/python3"},
 			append([]string{"--dry-run"}, strings.Fields(args)...)...)
-		_, got, _ := strings.Cut(o.stdout, "warm start")
+		_, got, _ := strings.Cut(o.Stdout, "warm start")
 		got, _, _ = strings.Cut(got, "\n")
-		if o.status != 0 || !strings.Contains(got, want) || (got == "") != (want == "") {
-			t.Errorf("%s: status %d, warm start %q, want %q\n%s", args, o.status, got, want, o.stderr)
+		if o.Status != 0 || !strings.Contains(got, want) || (got == "") != (want == "") {
+			t.Errorf("%s: status %d, warm start %q, want %q\n%s", args, o.Status, got, want, o.Stderr)
 		}
 	}
 }
@@ -277,56 +278,56 @@ func TestWarmRestartsOnly(t *testing.T) {
 	t.Run("early", func(t *testing.T) {
 		t.Parallel()
 		dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"), "go", "")
-		o := startWarm(t, dir, environ, "--warm", "restarts", "--max-restarts", "1").wait()
+		o := startWarm(t, dir, environ, "--warm", "restarts", "--max-restarts", "1").End()
 		wantWarm(t, o, 0, 0, "rank 1 attempt 1 not there", "no template of warm starts is ready")
 	})
 	t.Run("later", func(t *testing.T) {
 		t.Parallel()
 		dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"))
 		j := startWarm(t, dir, environ, "--warm", "restarts", "--max-restarts", "1")
-		testutil.Eventually(t, time.Minute, "both workers run", func() bool { return strings.Count(j.out.String(), "attempt 0") == 2 })
-		if len(j.templates()) > 0 {
+		testutil.Eventually(t, time.Minute, "both workers run", func() bool { return strings.Count(j.Out.String(), "attempt 0") == 2 })
+		if len(templates(t, j)) > 0 {
 			t.Error("there is a template at once")
 		}
-		j.waitFor("template ready")
-		testutil.Eventually(t, time.Minute, "the next workers are there", func() bool { return len(j.templates()) == 3 })
+		waitFor(t, j, "template ready")
+		testutil.Eventually(t, time.Minute, "the next workers are there", func() bool { return len(templates(t, j)) == 3 })
 		touch(t, filepath.Join(dir, "go"))
-		wantWarm(t, j.wait(), 0, 2, "rank 1 attempt 1 not there", "the workers restart warm")
-		j.nothingLeft(dir)
+		wantWarm(t, j.End(), 0, 2, "rank 1 attempt 1 not there", "the workers restart warm")
+		j.NothingLeft(dir)
 	})
 	t.Run("by default", func(t *testing.T) {
 		t.Parallel()
 		dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"))
 		j := startWarm(t, dir, environ, "--max-restarts", "1")
-		testutil.Eventually(t, time.Minute, "the next workers are there", func() bool { return len(j.templates()) == 3 })
+		testutil.Eventually(t, time.Minute, "the next workers are there", func() bool { return len(templates(t, j)) == 3 })
 		touch(t, filepath.Join(dir, "go"))
-		wantWarm(t, j.wait(), 0, 2, "rank 1 attempt 1 not there", "the workers restart warm")
-		j.nothingLeft(dir)
+		wantWarm(t, j.End(), 0, 2, "rank 1 attempt 1 not there", "the workers restart warm")
+		j.NothingLeft(dir)
 	})
 	t.Run("while it is made", func(t *testing.T) {
 		t.Parallel()
 		dir := warmDir(t, "script.py", strings.Replace(fmt.Sprintf(lateScript, "pass"), "import os,", "import late\nimport os,", 1))
 		slow := lateSite(t, "late.py", "import os, time\nwhile 'RANK' not in os.environ.copy(): time.sleep(1)\nvalue = 1\n")
 		j := startWarm(t, dir, slow, "--warm", "restarts", "--max-restarts", "1")
-		testutil.Eventually(t, time.Minute, "a template is being made", func() bool { return len(j.templates()) == 1 })
+		testutil.Eventually(t, time.Minute, "a template is being made", func() bool { return len(templates(t, j)) == 1 })
 		touch(t, filepath.Join(dir, "go"))
-		wantWarm(t, j.wait(), 0, 0, "rank 1 attempt 1 there", "no template of warm starts is ready")
-		j.nothingLeft(dir)
+		wantWarm(t, j.End(), 0, 0, "rank 1 attempt 1 there", "no template of warm starts is ready")
+		j.NothingLeft(dir)
 	})
 	t.Run("stopped", func(t *testing.T) {
 		t.Parallel()
 		dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"))
 		j := startWarm(t, dir, environ, "--warm", "restarts", "--max-restarts", "1")
-		j.waitFor("template ready")
-		testutil.Eventually(t, time.Minute, "the next workers are there", func() bool { return len(j.templates()) == 3 })
-		for _, pid := range j.templates() {
+		waitFor(t, j, "template ready")
+		testutil.Eventually(t, time.Minute, "the next workers are there", func() bool { return len(templates(t, j)) == 3 })
+		for _, pid := range templates(t, j) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 		testutil.Eventually(t, time.Minute, "it is seen",
-			func() bool { return strings.Contains(j.err.String(), "the template of warm starts ended") })
+			func() bool { return strings.Contains(j.Err.String(), "the template of warm starts ended") })
 		touch(t, filepath.Join(dir, "go"))
-		wantWarm(t, j.wait(), 0, 0, "rank 1 attempt 1 not there")
-		j.nothingLeft(dir)
+		wantWarm(t, j.End(), 0, 0, "rank 1 attempt 1 not there")
+		j.NothingLeft(dir)
 	})
 }
 
@@ -349,23 +350,23 @@ func TestWarmSlowAnswer(t *testing.T) {
 			t.Parallel()
 			dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"))
 			j := startWarm(t, dir, environ, "--warm", "restarts", "--max-restarts", "1")
-			testutil.Eventually(t, time.Minute, "the next workers are there", func() bool { return len(j.templates()) == 3 })
-			template := slices.Min(j.templates()) // the others are its forks
+			testutil.Eventually(t, time.Minute, "the next workers are there", func() bool { return len(templates(t, j)) == 3 })
+			template := slices.Min(templates(t, j)) // the others are its forks
 			if err := syscall.Kill(template, syscall.SIGSTOP); err != nil {
 				t.Fatal(err)
 			}
 			touch(t, filepath.Join(dir, "go"))
-			j.waitFor("restarting the workers")
+			waitFor(t, j, "restarting the workers")
 			time.Sleep(c.after) // so long the machine is too busy for the template
 			if err := syscall.Kill(template, c.signal); err != nil {
 				t.Fatal(err)
 			}
-			o := j.wait()
+			o := j.End()
 			wantWarm(t, o, 0, c.workers, "rank 1 attempt 1 not there", c.says)
-			if name == "killed" && strings.Contains(o.stderr, "has not gone on") {
-				t.Errorf("the restart has waited for a template that was gone\n%s", o.stderr)
+			if name == "killed" && strings.Contains(o.Stderr, "has not gone on") {
+				t.Errorf("the restart has waited for a template that was gone\n%s", o.Stderr)
 			}
-			j.nothingLeft(dir)
+			j.NothingLeft(dir)
 		})
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // warmDir makes a directory with files, given as name and content in turn, and returns its path.
@@ -27,28 +28,28 @@ func warmDir(t *testing.T, files ...string) string {
 }
 
 // startWarm starts two workers of script.py in dir, where modules of their own may be. args come before the command.
-func startWarm(t *testing.T, dir string, env []string, args ...string) *testJob {
+func startWarm(t *testing.T, dir string, env []string, args ...string) *drive.Job {
 	t.Helper()
 	args = slices.Concat([]string{"run", "-n", "2", "--log-level", "debug"}, args,
 		[]string{"--", "python3", filepath.Join(dir, "script.py")})
-	return start(t, append(env, "PYTHONPATH="+dir, "PATH=/usr/bin:"+os.Getenv("PATH"), "DIR="+dir), args...)
+	return drive.Start(t, append(env, "PYTHONPATH="+dir, "PATH=/usr/bin:"+os.Getenv("PATH"), "DIR="+dir), args...)
 }
 
 // forked counts the workers that came from a template.
-func forked(o outcome) int { return strings.Count(o.stderr, "worker forked from the template") }
+func forked(o drive.Outcome) int { return strings.Count(o.Stderr, "worker forked from the template") }
 
-func wantWarm(t *testing.T, o outcome, status, workers int, output ...string) {
+func wantWarm(t *testing.T, o drive.Outcome, status, workers int, output ...string) {
 	t.Helper()
-	if o.status != status || forked(o) != workers {
-		t.Errorf("status %d with %d forked workers, want %d with %d", o.status, forked(o), status, workers)
+	if o.Status != status || forked(o) != workers {
+		t.Errorf("status %d with %d forked workers, want %d with %d", o.Status, forked(o), status, workers)
 	}
 	for _, want := range output {
-		if !strings.Contains(o.stdout+o.stderr, want) {
+		if !strings.Contains(o.Stdout+o.Stderr, want) {
 			t.Errorf("missing in the output: %s", want)
 		}
 	}
 	if t.Failed() {
-		t.Logf("%s%s", o.stdout, o.stderr)
+		t.Logf("%s%s", o.Stdout, o.Stderr)
 	}
 }
 
@@ -92,7 +93,7 @@ func TestWarmKilledWhileForking(t *testing.T) {
 				t.Parallel()
 				dir := warmDir(t, "bomb.py", bomb, "script.py", sayRank)
 				j := startWarm(t, dir, []string{"BOMB=" + who + " " + signal}, "--warm", "bomb")
-				o := j.wait()
+				o := j.End()
 				if _, err := os.Stat(filepath.Join(dir, "hit")); err != nil {
 					t.Errorf("nothing was hit: %v", err)
 				}
@@ -101,7 +102,7 @@ func TestWarmKilledWhileForking(t *testing.T) {
 					want = 0
 				}
 				wantWarm(t, o, 0, want, "rank 0 here", "rank 1 here", "workers start as usual")
-				j.nothingLeft(dir)
+				j.NothingLeft(dir)
 			})
 		}
 	}
@@ -115,20 +116,21 @@ func TestWarmForkStarves(t *testing.T) {
 			t.Parallel()
 			dir := warmDir(t, "bomb.py", bomb, "script.py", sayRank)
 			j := startWarm(t, dir, []string{"BOMB=" + who + " SLOW"}, "--warm", "bomb")
-			o := j.wait()
+			o := j.End()
 			if _, err := os.Stat(filepath.Join(dir, "hit")); err != nil {
 				t.Errorf("nobody was slow: %v", err)
 			}
 			wantWarm(t, o, 0, 2, "rank 0 here", "rank 1 here")
-			j.nothingLeft(dir)
+			j.NothingLeft(dir)
 		})
 	}
 }
 
 // templates returns the template processes of the job.
-func (j *testJob) templates() []int {
+func templates(t *testing.T, j *drive.Job) []int {
+	t.Helper()
 	var found []int
-	for pid := range children(j.t, j.Process.Pid) {
+	for pid := range drive.Children(t, j.Process.Pid) {
 		if comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); string(comm) == "muster-template\n" {
 			found = append(found, pid)
 		}
@@ -136,9 +138,9 @@ func (j *testJob) templates() []int {
 	return found
 }
 
-func (j *testJob) waitFor(text string) {
-	j.t.Helper()
-	testutil.Eventually(j.t, time.Minute, "the log says "+text, func() bool { return strings.Contains(j.err.String(), text) })
+func waitFor(t *testing.T, j *drive.Job, text string) {
+	t.Helper()
+	testutil.Eventually(t, time.Minute, "the log says "+text, func() bool { return strings.Contains(j.Err.String(), text) })
 }
 
 // failOnce ends its first attempt when a file appears.
@@ -165,16 +167,16 @@ func TestWarmKilledWhileIdle(t *testing.T) {
 	testutil.Long(t)
 	dir := warmDir(t, "script.py", failOnce)
 	j := startWarm(t, dir, nil, "--warm", "json", "--max-restarts", "1")
-	testutil.Eventually(t, time.Minute, "both workers run", func() bool { return strings.Count(j.out.String(), "attempt 0") == 2 })
-	if pids := j.templates(); len(pids) != 1 {
+	testutil.Eventually(t, time.Minute, "both workers run", func() bool { return strings.Count(j.Out.String(), "attempt 0") == 2 })
+	if pids := templates(t, j); len(pids) != 1 {
 		t.Fatalf("templates %v, want one", pids)
 	} else if err := syscall.Kill(pids[0], syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	j.waitFor("the template of warm starts ended: making another one")
+	waitFor(t, j, "the template of warm starts ended: making another one")
 	touch(t, filepath.Join(dir, "go"))
-	wantWarm(t, j.wait(), 0, 4, "rank 0 attempt 1", "rank 1 attempt 1", `"exit":"was killed by SIGKILL"`)
-	j.nothingLeft(dir)
+	wantWarm(t, j.End(), 0, 4, "rank 0 attempt 1", "rank 1 attempt 1", `"exit":"was killed by SIGKILL"`)
+	j.NothingLeft(dir)
 }
 
 // TestWarmStopped stops the template for good: the restart does without, and it is gone at the end.
@@ -183,15 +185,15 @@ func TestWarmStopped(t *testing.T) {
 	testutil.Long(t)
 	dir := warmDir(t, "script.py", failOnce)
 	j := startWarm(t, dir, nil, "--warm", "json", "--max-restarts", "1")
-	testutil.Eventually(t, time.Minute, "both workers run", func() bool { return strings.Count(j.out.String(), "attempt 0") == 2 })
-	for _, pid := range j.templates() {
+	testutil.Eventually(t, time.Minute, "both workers run", func() bool { return strings.Count(j.Out.String(), "attempt 0") == 2 })
+	for _, pid := range templates(t, j) {
 		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
 	}
 	touch(t, filepath.Join(dir, "go"))
-	wantWarm(t, j.wait(), 0, 4, "rank 0 attempt 1", "the template of warm starts does not answer: making another one")
-	j.nothingLeft(dir)
+	wantWarm(t, j.End(), 0, 4, "rank 0 attempt 1", "the template of warm starts does not answer: making another one")
+	j.NothingLeft(dir)
 }
 
 // TestWarmKilledWhileImporting kills the template in the middle of its work: that import is left out.
@@ -205,13 +207,13 @@ func TestWarmKilledWhileImporting(t *testing.T) {
 		_, err := os.Stat(filepath.Join(dir, "importing"))
 		return err == nil
 	})
-	for _, pid := range j.templates() {
+	for _, pid := range templates(t, j) {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
 	}
-	wantWarm(t, j.wait(), 0, 2, "rank 1 here", "import slow", "ended the process: it was killed by SIGKILL", "made without this module")
-	j.nothingLeft(dir)
+	wantWarm(t, j.End(), 0, 2, "rank 1 here", "import slow", "ended the process: it was killed by SIGKILL", "made without this module")
+	j.NothingLeft(dir)
 }
 
 // TestWarmAgentKilled kills muster while the template imports, and while it is idle: both die with it.
@@ -223,13 +225,13 @@ func TestWarmAgentKilled(t *testing.T) {
 			dir := warmDir(t, "slow.py", "import time\ntime.sleep(600)\n", "script.py", failOnce)
 			j := startWarm(t, dir, nil, "--warm", module, "--max-restarts", "1")
 			testutil.Eventually(t, time.Minute, when, func() bool {
-				return len(j.templates()) == 1 && (when == "importing" || strings.Count(j.out.String(), "attempt 0") == 2)
+				return len(templates(t, j)) == 1 && (when == "importing" || strings.Count(j.Out.String(), "attempt 0") == 2)
 			})
 			if err := j.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}
-			_ = j.wait()
-			j.nothingLeft(dir)
+			_ = j.End()
+			j.NothingLeft(dir)
 		})
 	}
 }
@@ -261,12 +263,12 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 print("rank", os.environ["RANK"], "again", flush=True)
 `)
 	j := startWarm(t, dir, nil, "--warm", "slow_fork", "--max-restarts", "1")
-	o := j.wait()
+	o := j.End()
 	wantWarm(t, o, 0, 4, "rank 0 again", "rank 1 again")
-	if strings.Contains(o.stderr, "cannot fork") {
-		t.Errorf("the spares were lost:\n%s", o.stderr)
+	if strings.Contains(o.Stderr, "cannot fork") {
+		t.Errorf("the spares were lost:\n%s", o.Stderr)
 	}
-	j.nothingLeft(dir)
+	j.NothingLeft(dir)
 }
 
 // TestWarmStopWhileWaiting ends a job that still waits for its template.
@@ -275,16 +277,16 @@ func TestWarmStopWhileWaiting(t *testing.T) {
 	testutil.Long(t)
 	dir := warmDir(t, "slow.py", "import time\ntime.sleep(600)\n", "script.py", sayRank)
 	j := startWarm(t, dir, nil, "--warm", "slow")
-	testutil.Eventually(t, time.Minute, "the template imports", func() bool { return len(j.templates()) == 1 })
+	testutil.Eventually(t, time.Minute, "the template imports", func() bool { return len(templates(t, j)) == 1 })
 	if err := j.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	o := j.wait()
+	o := j.End()
 	wantWarm(t, o, 143, 0)
-	if strings.Contains(o.stdout, "here") {
-		t.Errorf("a worker was started nevertheless:\n%s", o.stdout)
+	if strings.Contains(o.Stdout, "here") {
+		t.Errorf("a worker was started nevertheless:\n%s", o.Stdout)
 	}
-	j.nothingLeft(dir)
+	j.NothingLeft(dir)
 }
 
 // TestWarmSlowImport gives a module that takes very long its time behind the workers' backs.
@@ -294,11 +296,11 @@ func TestWarmSlowImport(t *testing.T) {
 	dir := warmDir(t, "slow.py", "import os, time\nwhile not os.path.exists(os.environ['DIR'] + '/imported'): time.sleep(0.01)\n",
 		"script.py", failOnce)
 	j := startWarm(t, dir, nil, "--warm", "slow", "--warm-wait", "1", "--max-restarts", "1")
-	testutil.Eventually(t, time.Minute, "both workers run", func() bool { return strings.Count(j.out.String(), "attempt 0") == 2 })
+	testutil.Eventually(t, time.Minute, "both workers run", func() bool { return strings.Count(j.Out.String(), "attempt 0") == 2 })
 	touch(t, filepath.Join(dir, "imported"))
-	j.waitFor("template ready")
+	waitFor(t, j, "template ready")
 	touch(t, filepath.Join(dir, "go"))
-	wantWarm(t, j.wait(), 0, 2, "not ready in time: workers start as usual (--warm-wait)", `"step":"import slow"`, "rank 1 attempt 1")
+	wantWarm(t, j.End(), 0, 2, "not ready in time: workers start as usual (--warm-wait)", `"step":"import slow"`, "rank 1 attempt 1")
 }
 
 // TestWarmChanged changes the script, and then a module, between a start and the restart: what is imported follows.
@@ -312,14 +314,14 @@ func TestWarmChanged(t *testing.T) {
 		t.Parallel()
 		dir := warmDir(t, "script.py", "import os, sys, time\n"+
 			change("script.py", "import os, sys\nimport sqlite3\nprint('anew', os.environ['RANK'])\n")+"time.sleep(600)\n")
-		wantWarm(t, startWarm(t, dir, nil, "--warm", "auto", "--max-restarts", "1").wait(), 0, 4, "anew 0", "anew 1",
+		wantWarm(t, startWarm(t, dir, nil, "--warm", "auto", "--max-restarts", "1").End(), 0, 4, "anew 0", "anew 1",
 			"making the template of warm starts anew", `"imports":2`)
 	})
 	t.Run("module", func(t *testing.T) {
 		t.Parallel()
 		dir := warmDir(t, "mod.py", "value = 'old'\n", "script.py", "import os, sys, time\nimport mod\nprint(mod.value, flush=True)\n"+
 			change("mod.py", "value = 'anew'\n")+"if mod.value == 'old': time.sleep(600)\n")
-		wantWarm(t, startWarm(t, dir, nil, "--warm", "mod", "--max-restarts", "1").wait(), 0, 4, "] anew",
+		wantWarm(t, startWarm(t, dir, nil, "--warm", "mod", "--max-restarts", "1").End(), 0, 4, "] anew",
 			"making the template of warm starts anew", "mod.py")
 	})
 }
@@ -343,7 +345,7 @@ while late.value == "old":
 			dir := warmDir(t, "script.py", script)
 			environ := lateSite(t, "late.py", lateBulk+"value = 'old'\n")
 			j := startWarm(t, dir, environ, slices.Concat([]string{"--warm", "restarts", "--max-restarts", "2"}, args)...)
-			testutil.Eventually(t, time.Minute, "the next workers are there", func() bool { return len(j.templates()) == 3 })
+			testutil.Eventually(t, time.Minute, "the next workers are there", func() bool { return len(templates(t, j)) == 3 })
 			time.Sleep(11 * time.Second) // what was imported just now is not looked at again
 			site, err := filepath.Glob(filepath.Join(strings.TrimPrefix(environ[0], "PYTHONUSERBASE="), "lib", "*",
 				"site-packages", "late.py"))
@@ -354,9 +356,9 @@ while late.value == "old":
 				t.Fatal(err)
 			}
 			touch(t, filepath.Join(dir, "go"))
-			o := j.wait()
-			if o.status != 0 || strings.Count(o.stdout, "it is old") != 2 || strings.Count(o.stdout, "it is another") != 2 {
-				t.Errorf("status %d\n%s%s", o.status, o.stdout, o.stderr)
+			o := j.End()
+			if o.Status != 0 || strings.Count(o.Stdout, "it is old") != 2 || strings.Count(o.Stdout, "it is another") != 2 {
+				t.Errorf("status %d\n%s%s", o.Status, o.Stdout, o.Stderr)
 			}
 		})
 	}
@@ -385,8 +387,8 @@ func TestWarmCUDA(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	env := []string{"LD_LIBRARY_PATH=" + dir}
-	wantWarm(t, startWarm(t, dir, env, "--warm", "loads").wait(), 0, 2, "rank 0 here", "rank 1 here")
-	wantWarm(t, startWarm(t, dir, env, "--warm", "starts").wait(), 0, 0, "rank 0 here", "rank 1 here", "initialises CUDA",
+	wantWarm(t, startWarm(t, dir, env, "--warm", "loads").End(), 0, 2, "rank 0 here", "rank 1 here")
+	wantWarm(t, startWarm(t, dir, env, "--warm", "starts").End(), 0, 0, "rank 0 here", "rank 1 here", "initialises CUDA",
 		"PYTORCH_NVML_BASED_CUDA_CHECK=1")
 }
 
@@ -436,8 +438,8 @@ func TestWarmBadModules(t *testing.T) {
 			}
 			dir := warmDir(t, files...)
 			j := startWarm(t, dir, nil, "--warm", "good,bad,fine")
-			wantWarm(t, j.wait(), 0, c.forked, append(c.want, "rank 0 here", "rank 1 here")...)
-			j.nothingLeft(dir)
+			wantWarm(t, j.End(), 0, c.forked, append(c.want, "rank 0 here", "rank 1 here")...)
+			j.NothingLeft(dir)
 		})
 	}
 }
@@ -468,7 +470,7 @@ func TestWarmInterpreters(t *testing.T) {
 				}
 			}
 			args := append([]string{"run", "-n", "2", "--warm", "json", "--log-level", "debug", "--", python}, strings.Fields(c.args)...)
-			o := muster(t, []string{"DIR=" + dir, "PYTHONPATH=" + dir}, append(args, filepath.Join(dir, "script.py"))...)
+			o := drive.Run(t, []string{"DIR=" + dir, "PYTHONPATH=" + dir}, append(args, filepath.Join(dir, "script.py"))...)
 			wantWarm(t, o, 0, c.forked, "rank 0 here", "rank 1 here", c.want)
 		})
 	}
@@ -479,10 +481,10 @@ func TestWarmDeadline(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
 	dir := warmDir(t, "slow.py", "import time\ntime.sleep(600)\n", "script.py", sayRank)
-	o := startWarm(t, dir, nil, "--warm", "slow", "--active-deadline", "2").wait()
+	o := startWarm(t, dir, nil, "--warm", "slow", "--active-deadline", "2").End()
 	wantWarm(t, o, 124, 0, "deadline of 2s reached")
-	if strings.Contains(o.stdout, "here") {
-		t.Errorf("a worker was started nevertheless:\n%s", o.stdout)
+	if strings.Contains(o.Stdout, "here") {
+		t.Errorf("a worker was started nevertheless:\n%s", o.Stdout)
 	}
 }
 
@@ -524,14 +526,14 @@ print("csv" in sys.modules, os.environ["SET_HERE"], os.environ["AND_HERE"], HAS,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			o := startWarm(t, warmDir(t, "script.py", c.script), nil, "--warm", c.warm).wait()
+			o := startWarm(t, warmDir(t, "script.py", c.script), nil, "--warm", c.warm).End()
 			workers := 2
 			if name == "nothing" {
 				workers = 0
 			}
 			wantWarm(t, o, 0, workers, c.want)
-			if name == "passed over" && strings.Count(o.stdout, "True yes too False True") != 2 {
-				t.Errorf("unexpected output:\n%s", o.stdout)
+			if name == "passed over" && strings.Count(o.Stdout, "True yes too False True") != 2 {
+				t.Errorf("unexpected output:\n%s", o.Stdout)
 			}
 		})
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // logLine is what the tests read of a line of muster's own log.
@@ -38,9 +39,9 @@ func splitLog(stderr string) (lines []logLine, rest string) {
 }
 
 // wantForks fails the test unless one template served the job and each of two ranks was forked from it attempts times.
-func wantForks(t *testing.T, got outcome, attempts int) {
+func wantForks(t *testing.T, got drive.Outcome, attempts int) {
 	t.Helper()
-	lines, _ := splitLog(got.stderr)
+	lines, _ := splitLog(got.Stderr)
 	ready, forks := 0, map[int]int{}
 	for _, l := range lines {
 		switch {
@@ -51,7 +52,7 @@ func wantForks(t *testing.T, got outcome, attempts int) {
 		}
 	}
 	if diff := cmp.Diff(map[int]int{0: attempts, 1: attempts}, forks); diff != "" || ready != 1 {
-		t.Errorf("%d templates became ready, want 1; forks by rank (-want +got):\n%s\n%s", ready, diff, got.stderr)
+		t.Errorf("%d templates became ready, want 1; forks by rank (-want +got):\n%s\n%s", ready, diff, got.Stderr)
 	}
 }
 
@@ -69,20 +70,20 @@ func sortedLines(text string) []string {
 // The last entry of a name in an environment counts: warmOnly overrides environ.
 func sameOutput(t *testing.T, environ, warmOnly []string, args ...string) {
 	t.Helper()
-	warm := startFor(t, compileLimit, slices.Concat(environ, warmOnly), warmed(args...)...).wait()
-	if warm.status != 0 || strings.Count(warm.stdout, "finished") != 2 {
-		t.Fatalf("warm: status %d\n%s%s", warm.status, warm.stdout, warm.stderr)
+	warm := drive.StartFor(t, drive.CompileLimit, slices.Concat(environ, warmOnly), warmed(args...)...).End()
+	if warm.Status != 0 || strings.Count(warm.Stdout, "finished") != 2 {
+		t.Fatalf("warm: status %d\n%s%s", warm.Status, warm.Stdout, warm.Stderr)
 	}
 	wantForks(t, warm, 1)
-	cold := startFor(t, compileLimit, environ, args...).wait()
-	if cold.status != 0 {
-		t.Fatalf("cold: status %d\n%s%s", cold.status, cold.stdout, cold.stderr)
+	cold := drive.StartFor(t, drive.CompileLimit, environ, args...).End()
+	if cold.Status != 0 {
+		t.Fatalf("cold: status %d\n%s%s", cold.Status, cold.Stdout, cold.Stderr)
 	}
-	if diff := cmp.Diff(sortedLines(cold.stdout), sortedLines(warm.stdout)); diff != "" {
+	if diff := cmp.Diff(sortedLines(cold.Stdout), sortedLines(warm.Stdout)); diff != "" {
 		t.Errorf("stdout differs (-cold +warm):\n%s", diff)
 	}
-	_, coldErr := splitLog(cold.stderr)
-	_, warmErr := splitLog(warm.stderr)
+	_, coldErr := splitLog(cold.Stderr)
+	_, warmErr := splitLog(warm.Stderr)
 	if diff := cmp.Diff(sortedLines(coldErr), sortedLines(warmErr)); diff != "" {
 		t.Errorf("stderr differs (-cold +warm):\n%s", diff)
 	}
@@ -95,7 +96,7 @@ func sameOutput(t *testing.T, environ, warmOnly []string, args ...string) {
 func TestWarmTraining(t *testing.T) {
 	t.Parallel()
 	sameOutput(t, []string{"PYTHON_EXEC=" + testutil.Torch(t), "OMP_NUM_THREADS=2", "START_METHOD=fork"}, []string{"START_METHOD=spawn"},
-		"torchrun", "--standalone", "--nproc-per-node", "2", testScript(t, "warmtorch", "train.py"))
+		"torchrun", "--standalone", "--nproc-per-node", "2", drive.Script(t, "warmtorch", "train.py"))
 }
 
 // TestWarmModule trains a transformers model and compiles a layer, in a module run with -m. Rank 0 of the warm run
@@ -107,7 +108,7 @@ func TestWarmModule(t *testing.T) {
 		testutil.Missing(t, "g++, which torch.compile calls")
 	}
 	sameOutput(t, []string{
-		"PYTHON_EXEC=" + python, "PYTHONPATH=" + testScript(t, "warmtorch"), "HF_HUB_OFFLINE=1", "HF_HOME=" + t.TempDir(),
+		"PYTHON_EXEC=" + python, "PYTHONPATH=" + drive.Script(t, "warmtorch"), "HF_HUB_OFFLINE=1", "HF_HOME=" + t.TempDir(),
 		"TORCHINDUCTOR_CACHE_DIR=" + t.TempDir(), "TORCHINDUCTOR_VEC_ISA_OK=1", // else a program is compiled for each kind of vectors
 	}, nil, "torchrun", "--standalone", "--nproc-per-node", "2", "-m", "tiny.train", "--lr", "0.01")
 }
@@ -125,16 +126,16 @@ func TestWarmRestarts(t *testing.T) {
 // warmRestarts compares a warm job that loses workers with a cold one in which nobody dies: its losses must be the
 // same.
 func warmRestarts(t *testing.T, python string, kills int) {
-	train := func(kills int, args ...string) outcome {
+	train := func(kills int, args ...string) drive.Outcome {
 		args = append(args, "run", "-n", "2", "--max-restarts", strconv.Itoa(kills), "--", python, "-u",
-			testScript(t, "warmtorch", "resume.py"))
-		got := muster(t, []string{
+			drive.Script(t, "warmtorch", "resume.py"))
+		got := drive.Run(t, []string{
 			"KILLS=" + strconv.Itoa(kills), "CHECKPOINT=" + filepath.Join(t.TempDir(), "checkpoint"),
 		}, args...)
-		if got.status != 0 {
-			t.Fatalf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+		if got.Status != 0 {
+			t.Fatalf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 		}
-		got.stdout = workerPrefix.ReplaceAllString(got.stdout, "")
+		got.Stdout = workerPrefix.ReplaceAllString(got.Stdout, "")
 		return got
 	}
 	warm, cold := train(kills, warmed()...), train(0)
@@ -146,9 +147,9 @@ func warmRestarts(t *testing.T, python string, kills int) {
 			want = append(want, fmt.Sprintf("rank %d: attempt %d starts at step %d\n", rank, attempt, 2*attempt))
 		}
 	}
-	losses, _ := partLines(cold.stdout, "losses")
+	losses, _ := partLines(cold.Stdout, "losses")
 	want = append(want, losses...)
-	draws, got := partLines(warm.stdout, "drew")
+	draws, got := partLines(warm.Stdout, "drew")
 	slices.Sort(want)
 	slices.Sort(got)
 	if diff := cmp.Diff(want, got); len(losses) != 2 || diff != "" {
@@ -179,14 +180,14 @@ var failureVarying = regexp.MustCompile(`(time +: ).*|(\(pid: )\d+|(error_file: 
 func TestWarmErrorFile(t *testing.T) {
 	t.Parallel()
 	environ := []string{"PYTHON_EXEC=" + testutil.Torch(t)}
-	args := []string{"torchrun", "--standalone", "--nproc-per-node", "2", testScript(t, "warmtorch", "boom.py")}
-	warm, cold := muster(t, environ, warmed(args...)...), muster(t, environ, args...)
+	args := []string{"torchrun", "--standalone", "--nproc-per-node", "2", drive.Script(t, "warmtorch", "boom.py")}
+	warm, cold := drive.Run(t, environ, warmed(args...)...), drive.Run(t, environ, args...)
 	wantForks(t, warm, 1)
-	if warm.status != 1 || cold.status != 1 {
-		t.Errorf("status %d warm, %d cold, want 1", warm.status, cold.status)
+	if warm.Status != 1 || cold.Status != 1 {
+		t.Errorf("status %d warm, %d cold, want 1", warm.Status, cold.Status)
 	}
-	_, coldErr := splitLog(cold.stderr)
-	_, warmErr := splitLog(warm.stderr)
+	_, coldErr := splitLog(cold.Stderr)
+	_, warmErr := splitLog(warm.Stderr)
 	for _, want := range []string{
 		"rank      : 1 (local_rank: 1)", "ZeroDivisionError: integer division or modulo by zero",
 		"attempt_0/1/error.json",

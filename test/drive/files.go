@@ -3,6 +3,7 @@ package drive
 import (
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -109,4 +110,46 @@ func FreePort(t testing.TB) string {
 	}
 	t.Fatal("no port is free")
 	return ""
+}
+
+// StatusTask is an entry of the status file's tasks, in a line.
+type StatusTask struct {
+	Node     string `json:"node"`
+	Ranks    string `json:"ranks"`
+	Phase    string `json:"phase"`
+	ExitCode *int   `json:"exitCode"`
+}
+
+// WorldFile is what tests want of a status file.
+type WorldFile struct {
+	Phase      string         `json:"phase"`
+	Reason     string         `json:"reason"`
+	ExitStatus *int           `json:"exitStatus"`
+	Counts     map[string]int `json:"counts"`
+	Tasks      []StatusTask   `json:"tasks"`
+}
+
+// ReadWorld reads a status file.
+func ReadWorld(t *testing.T, path string) WorldFile {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var w WorldFile
+	if err := json.Unmarshal(text, &w); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	return w
+}
+
+// WriteTree writes a file, and makes the directories above it.
+func WriteTree(t *testing.T, name, text string, mode fs.FileMode) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(name, []byte(text), mode); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"muster/cmd/console"
 	"muster/internal/testutil"
 	"muster/launch/control"
@@ -68,4 +70,38 @@ func (o Outcome) Expect(t *testing.T, status int, says ...string) {
 			t.Errorf("it has not said %q:\n%s%s", s, o.Stdout, o.Stderr)
 		}
 	}
+}
+
+// UntilNodes waits until workers run on so many nodes, one on each, and returns the number of the round.
+func UntilNodes(t *testing.T, runtimeDir string, n int) int {
+	t.Helper()
+	generation := 0
+	testutil.Eventually(t, time.Minute, fmt.Sprintf("workers run on %d nodes", n), func() bool {
+		a, _ := StatusOf(t, runtimeDir)
+		running := 0
+		for _, r := range a.Ranks {
+			if r.Phase == report.PhaseRunning {
+				running++
+			}
+		}
+		generation = a.Generation
+		return a.Phase == report.PhaseRunning && a.Nodes == n && a.WorldSize == n && running == n
+	})
+	return generation
+}
+
+// UntilPhase waits until a job stands in a phase, and no worker of it runs.
+func UntilPhase(t *testing.T, runtimeDir string, phase report.Phase, args ...string) control.Answer {
+	t.Helper()
+	var a control.Answer
+	testutil.Eventually(t, time.Minute, "the job is "+string(phase), func() bool {
+		a, _ = StatusOf(t, runtimeDir, args...)
+		return a.Phase == phase
+	})
+	for _, r := range a.Ranks {
+		if r.Phase == report.PhaseRunning || phase == report.PhasePaused && unix.Kill(r.PID, 0) == nil {
+			t.Errorf("rank %d still runs: %+v", r.Rank, r)
+		}
+	}
+	return a
 }

@@ -1,16 +1,16 @@
-package main
+package hosts
 
 import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // TestHostsKilled kills the launcher at a random moment of its life: while it reaches the hosts, while they prepare,
@@ -22,23 +22,23 @@ func TestHostsKilled(t *testing.T) {
 	if os.Getenv("MUSTER_SOAK") == "1" {
 		runs, soon = 100, 5*time.Second
 	}
-	j := newHostsJob(t, 2)
+	j := drive.NewHostsJob(t, 2)
 	args := []string{
-		"run", "--hosts", j.names(), "-n", "2", "--log-level", "debug", "--", "sh", "-c",
-		`trap '' TERM INT HUP; setsid sleep 1000 & ` + showRank + `while :; do sleep 0.1; done`,
+		"run", "--hosts", j.Names(), "-n", "2", "--log-level", "debug", "--", "sh", "-c",
+		`trap '' TERM INT HUP; setsid sleep 1000 & ` + drive.ShowRank + `while :; do sleep 0.1; done`,
 	}
-	j.ends(j.start("run", "--hosts", j.names(), "--", "true"), 0) // brings our program
+	j.Ends(j.Start("run", "--hosts", j.Names(), "--", "true"), 0) // brings our program
 	// How long a start takes here says which moments there are.
-	r := j.start(args...)
-	testutil.Eventually(t, time.Minute, "workers run", func() bool { return len(j.workers()) == 4 })
-	whole := time.Since(r.began)
+	r := j.Start(args...)
+	testutil.Eventually(t, time.Minute, "workers run", func() bool { return len(j.Workers()) == 4 })
+	whole := time.Since(r.Began)
 	_ = r.Process.Kill()
-	j.clean(soon)
-	j.forget()
+	j.Clean(soon)
+	j.Forget()
 	phases := []string{"reach", "prepare", "run"}
 	took := map[string][]time.Duration{}
 	for i := range runs {
-		r := j.start(args...)
+		r := j.Start(args...)
 		delay := time.Duration(rand.Int64N(int64(whole * 5 / 4)))
 		if runs == 3 { // one of each
 			delay = whole * time.Duration(i) / 2
@@ -53,18 +53,18 @@ func TestHostsKilled(t *testing.T) {
 		<-r.Ended()
 		phase := "reach"
 		switch {
-		case len(j.workers()) > 0:
+		case len(j.Workers()) > 0:
 			phase = "run"
-		case strings.Count(r.err.String(), "node reached") == 2:
+		case strings.Count(r.Err.String(), "node reached") == 2:
 			phase = "prepare"
 		}
-		j.clean(soon)
+		j.Clean(soon)
 		took[phase] = append(took[phase], time.Since(killed))
 		if t.Failed() {
 			t.Fatalf("run %d: killed %v after its start, in %s", i, delay, phase)
 		}
-		j.forget()
-		j.runs = j.runs[:0]
+		j.Forget()
+		j.Runs = j.Runs[:0]
 	}
 	var table strings.Builder
 	for _, phase := range phases {
@@ -77,15 +77,4 @@ func TestHostsKilled(t *testing.T) {
 			all[len(all)/2].Round(10*time.Millisecond), all[len(all)-1].Round(10*time.Millisecond))
 	}
 	t.Logf("a start takes %v; the launcher was killed\n%s", whole.Round(10*time.Millisecond), &table)
-}
-
-// forget removes what workers have shown.
-func (j *hostsJob) forget() {
-	j.t.Helper()
-	files, _ := filepath.Glob(filepath.Join(j.out, "*"))
-	for _, file := range files {
-		if err := os.Remove(file); err != nil {
-			j.t.Fatal(err)
-		}
-	}
 }

@@ -1,4 +1,4 @@
-package main
+package hosts
 
 import (
 	"encoding/json"
@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // TestHostsDryRun shows a job on hosts without reaching any, and tells no secret.
@@ -18,8 +19,8 @@ func TestHostsDryRun(t *testing.T) {
 	t.Parallel()
 	reached := filepath.Join(t.TempDir(), "reached")
 	environ := []string{"HOME=" + testutil.NewSSHClient(t).Home, "API_TOKEN=hush-1", "PLAIN=shown"}
-	script := writeScript(t, "train.py", "")
-	file := writeScript(t, "env", "DB_PASSWORD=hush-2\n")
+	script := drive.WriteScript(t, "train.py", "")
+	file := drive.WriteScript(t, "env", "DB_PASSWORD=hush-2\n")
 	for name, args := range map[string][]string{
 		"run": {
 			"run", "--hosts", "node[01-16]:8", "--ssh-program", "touch " + reached, "--env", "SECRET_KEY=hush-3", "--env-file", file,
@@ -27,7 +28,7 @@ func TestHostsDryRun(t *testing.T) {
 		},
 		"deepspeed": {
 			"--ssh-program", "touch " + reached, "--env", "SECRET_KEY=hush-3", "deepspeed", "--hostfile",
-			writeScript(t, "slots", "node01 slots=8\nnode02 slots=8\n"), script,
+			drive.WriteScript(t, "slots", "node01 slots=8\nnode02 slots=8\n"), script,
 		},
 		"colossalai": {
 			"--ssh-program", "touch " + reached, "colossalai", "run", "--host", "node01,node02", "--nproc_per_node",
@@ -36,15 +37,15 @@ func TestHostsDryRun(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			began := time.Now()
-			text := muster(t, environ, append([]string{"--dry-run"}, args...)...)
+			text := drive.Run(t, environ, append([]string{"--dry-run"}, args...)...)
 			took := time.Since(began)
-			object := muster(t, environ, append([]string{"--dry-run", "--json"}, args...)...)
-			if text.status != 0 || object.status != 0 {
-				t.Fatalf("status %d and %d:\n%s%s", text.status, object.status, text.stderr, object.stderr)
+			object := drive.Run(t, environ, append([]string{"--dry-run", "--json"}, args...)...)
+			if text.Status != 0 || object.Status != 0 {
+				t.Fatalf("status %d and %d:\n%s%s", text.Status, object.Status, text.Stderr, object.Stderr)
 			}
 			for _, word := range []string{"node01", "node02", "ssh", "8 workers", "ranks 8 to 15"} {
-				if !strings.Contains(text.stdout, word) {
-					t.Errorf("no %q in:\n%s", word, text.stdout)
+				if !strings.Contains(text.Stdout, word) {
+					t.Errorf("no %q in:\n%s", word, text.Stdout)
 				}
 			}
 			var plan struct {
@@ -55,8 +56,8 @@ func TestHostsDryRun(t *testing.T) {
 					Workers []struct{ Rank int }
 				}
 			}
-			if err := json.Unmarshal([]byte(object.stdout), &plan); err != nil {
-				t.Fatalf("%v:\n%s", err, object.stdout)
+			if err := json.Unmarshal([]byte(object.Stdout), &plan); err != nil {
+				t.Fatalf("%v:\n%s", err, object.Stdout)
 			}
 			rank := 0
 			for _, n := range plan.Nodes {
@@ -70,7 +71,7 @@ func TestHostsDryRun(t *testing.T) {
 			if rank != 8*len(plan.Nodes) || rank < 16 || plan.Dialect != name {
 				t.Errorf("%d workers on %d nodes of %s", rank, len(plan.Nodes), plan.Dialect)
 			}
-			for _, said := range []string{text.stdout, text.stderr, object.stdout, object.stderr} {
+			for _, said := range []string{text.Stdout, text.Stderr, object.Stdout, object.Stderr} {
 				if strings.Contains(said, "hush") {
 					t.Errorf("a secret is told:\n%s", said)
 				}
@@ -119,18 +120,18 @@ func TestHostsDryRunTellsNoTales(t *testing.T) {
 	} {
 		t.Run(args, func(t *testing.T) {
 			t.Parallel()
-			got := muster(t, nil, append(append([]string{"run", "--dry-run"}, strings.Fields(args)...), "--", "true")...)
-			if got.status != 0 {
-				t.Fatalf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+			got := drive.Run(t, nil, append(append([]string{"run", "--dry-run"}, strings.Fields(args)...), "--", "true")...)
+			if got.Status != 0 {
+				t.Fatalf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 			}
 			for _, want := range c.want {
-				if !regexp.MustCompile(want).MatchString(got.stdout) {
-					t.Errorf("no %q in:\n%s", want, got.stdout)
+				if !regexp.MustCompile(want).MatchString(got.Stdout) {
+					t.Errorf("no %q in:\n%s", want, got.Stdout)
 				}
 			}
 			for _, never := range append(c.never, `MASTER_ADDR +localhost`, `\b1 workers`, `ranks (\d+) to 0\b`, `(?m)^rank \d.*\n\n`) {
-				if regexp.MustCompile(never).MatchString(got.stdout) {
-					t.Errorf("%q is in:\n%s", never, got.stdout)
+				if regexp.MustCompile(never).MatchString(got.Stdout) {
+					t.Errorf("%q is in:\n%s", never, got.Stdout)
 				}
 			}
 		})
@@ -165,7 +166,7 @@ func TestHostsDryRunNames(t *testing.T) {
 	}
 	began := time.Now()
 	c := h.Command("muster", "run", "--dry-run", "--hosts", "node0,rack[1-2]-[01-08]", "--", "true")
-	c.Env = cleanEnviron()
+	c.Env = drive.CleanEnviron()
 	out, err := c.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -1,4 +1,4 @@
-package main
+package hosts
 
 import (
 	"crypto/sha256"
@@ -11,13 +11,14 @@ import (
 	"time"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // TestHostsRefused has hosts on which nothing can be started, each for another reason: each is named with what is
 // wrong, and nothing is started, or left, on the one that is fit.
 func TestHostsRefused(t *testing.T) {
 	t.Parallel()
-	j := newHostsJob(t, 4, func(name string, cfg *testutil.SSHDConfig) {
+	j := drive.NewHostsJob(t, 4, func(name string, cfg *testutil.SSHDConfig) {
 		switch name {
 		case "node3":
 			cfg.Config = "PubkeyAuthentication no\nPasswordAuthentication yes"
@@ -26,36 +27,36 @@ func TestHostsRefused(t *testing.T) {
 			cfg.Env = []string{"XDG_CACHE_HOME=/tmp/cache"}
 		}
 	})
-	r := j.start("run", "--hosts", "node1,nobody-here@node2,node3,node4", "--start-timeout", "60", "--", "sh", "-c", showRank)
-	j.ends(r, 75, "on node2:", "as nobody-here at 10.66.0.3:22", "on node3:", "it takes: password", "never asks for a password",
+	r := j.Start("run", "--hosts", "node1,nobody-here@node2,node3,node4", "--start-timeout", "60", "--", "sh", "-c", drive.ShowRank)
+	j.Ends(r, 75, "on node2:", "as nobody-here at 10.66.0.3:22", "on node3:", "it takes: password", "never asks for a password",
 		"on node4:", "no place for our program", "has no room")
-	if strings.Contains(r.err.String(), "on node1:") {
+	if strings.Contains(r.Err.String(), "on node1:") {
 		t.Error("a host is blamed that was there")
 	}
-	if workers := j.workers(); len(workers) > 0 {
+	if workers := j.Workers(); len(workers) > 0 {
 		t.Errorf("there were workers: %v", workers)
 	}
-	j.clean(30 * time.Second)
+	j.Clean(30 * time.Second)
 }
 
 // TestHostsDiesInCopy switches a host off while our program is brought there.
 func TestHostsDiesInCopy(t *testing.T) {
 	t.Parallel()
 	cache := t.TempDir()
-	j := newHostsJob(t, 2, func(name string, cfg *testutil.SSHDConfig) {
+	j := drive.NewHostsJob(t, 2, func(name string, cfg *testutil.SSHDConfig) {
 		if name == "node2" {
 			cfg.Env = []string{"XDG_CACHE_HOME=" + cache}
 		}
 	})
-	j.on[1].Rate(10_000)
-	r := j.start("run", "--hosts", j.names(), "--start-timeout", "15", "--", "sh", "-c", showRank)
+	j.On[1].Rate(10_000)
+	r := j.Start("run", "--hosts", j.Names(), "--start-timeout", "15", "--", "sh", "-c", drive.ShowRank)
 	testutil.Eventually(t, time.Minute, "a part of the program is there", func() bool {
 		parts, _ := filepath.Glob(filepath.Join(cache, "muster/bin/.muster-*"))
 		return len(parts) > 0
 	})
-	j.on[1].PowerOff()
+	j.On[1].PowerOff()
 	off := time.Now()
-	j.ends(r, 75, "on node2:")
+	j.Ends(r, 75, "on node2:")
 	// --start-timeout, and not the minute after which a silent machine is taken for lost.
 	if took := time.Since(off); took > 40*time.Second {
 		t.Errorf("the launcher has ended %v after the host was switched off", took)
@@ -63,38 +64,38 @@ func TestHostsDiesInCopy(t *testing.T) {
 	if whole, _ := filepath.Glob(filepath.Join(cache, "muster/bin/muster-*")); len(whole) > 0 {
 		t.Errorf("%v is taken for our program", whole)
 	}
-	j.on = j.on[:1]
-	j.clean(30 * time.Second)
+	j.On = j.On[:1]
+	j.Clean(30 * time.Second)
 }
 
 // TestHostsDiesInOrder switches a host off while it is told what to do: that more waits to be sent to it than the
 // kernel takes holds nobody up.
 func TestHostsDiesInOrder(t *testing.T) {
 	t.Parallel()
-	j := newHostsJob(t, 2)
-	j.ends(j.start("run", "--hosts", j.names(), "--", "true"), 0) // brings our program
+	j := drive.NewHostsJob(t, 2)
+	j.Ends(j.Start("run", "--hosts", j.Names(), "--", "true"), 0) // brings our program
 	for i := range 12 {
-		j.env = append(j.env, fmt.Sprintf("BIG%d=%s", i, strings.Repeat("x", 100<<10)))
+		j.Env = append(j.Env, fmt.Sprintf("BIG%d=%s", i, strings.Repeat("x", 100<<10)))
 	}
-	j.on[1].Rate(1000)
-	r := j.start("run", "--hosts", j.names(), "--log-level", "debug", "--", "sh", "-c", showRank)
-	testutil.Eventually(t, time.Minute, "both hosts are reached", func() bool { return strings.Count(r.err.String(), "node reached") == 2 })
-	j.on[1].PowerOff()
+	j.On[1].Rate(1000)
+	r := j.Start("run", "--hosts", j.Names(), "--log-level", "debug", "--", "sh", "-c", drive.ShowRank)
+	testutil.Eventually(t, time.Minute, "both hosts are reached", func() bool { return strings.Count(r.Err.String(), "node reached") == 2 })
+	j.On[1].PowerOff()
 	off := time.Now()
-	j.ends(r, 75, "node2")
+	j.Ends(r, 75, "node2")
 	took := time.Since(off)
 	t.Logf("it took %v", took.Round(10*time.Millisecond))
 	if took > 40*time.Second {
 		t.Errorf("the launcher has ended %v after the host was switched off", took)
 	}
-	j.on = j.on[:1]
-	j.clean(30 * time.Second)
+	j.On = j.On[:1]
+	j.Clean(30 * time.Second)
 }
 
 // TestHostsLarge takes a megabyte of arguments, or of environment, to another host as it is.
 func TestHostsLarge(t *testing.T) {
 	t.Parallel()
-	j := newHostsJob(t, 1)
+	j := drive.NewHostsJob(t, 1)
 	var words []string
 	for i := range 10 {
 		words = append(words, strings.Repeat(string(rune('a'+i))+"\n'\"$é\xff", 100<<10/8))
@@ -110,34 +111,34 @@ func TestHostsLarge(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := j.again(t)
+			j := j.Again(t)
 			for i, value := range c.vars {
-				j.env = append(j.env, fmt.Sprintf("BIG%d=%s", i, value))
+				j.Env = append(j.Env, fmt.Sprintf("BIG%d=%s", i, value))
 			}
-			r := j.start(append([]string{"run", "--hosts", "node1:2", "--", "sh", "-c", c.script, "sh"}, c.args...)...)
+			r := j.Start(append([]string{"run", "--hosts", "node1:2", "--", "sh", "-c", c.script, "sh"}, c.args...)...)
 			sum := fmt.Sprintf("%x", sha256.Sum256([]byte(strings.Join(words, ""))))
-			j.ends(r, 0)
-			if n := strings.Count(r.out.String(), sum); n != 2 {
+			j.Ends(r, 0)
+			if n := strings.Count(r.Out.String(), sum); n != 2 {
 				t.Errorf("%d of 2 workers have what was given", n)
 			}
 		})
 	}
-	j.clean(30 * time.Second)
+	j.Clean(30 * time.Second)
 }
 
 // TestHostsFileWrong is refused with the line of what is wrong, before any host is reached.
 func TestHostsFileWrong(t *testing.T) {
 	t.Parallel()
-	file := writeScript(t, "hosts", "# ours\nnode1 slots=2\n\nnode2:2\nnode[3-4]\nnode5\nnode6 slots=many\nnode2\n")
+	file := drive.WriteScript(t, "hosts", "# ours\nnode1 slots=2\n\nnode2:2\nnode[3-4]\nnode5\nnode6 slots=many\nnode2\n")
 	reached := filepath.Join(t.TempDir(), "reached")
-	got := muster(t, nil, "run", "--hostfile", file, "--ssh-program", "touch "+reached, "--", "true")
+	got := drive.Run(t, nil, "run", "--hostfile", file, "--ssh-program", "touch "+reached, "--", "true")
 	for _, want := range []string{file + ":7", `"many" is no number of slots`, file + ":8", "node2"} {
-		if !strings.Contains(got.stderr, want) {
-			t.Errorf("no %q in:\n%s", want, got.stderr)
+		if !strings.Contains(got.Stderr, want) {
+			t.Errorf("no %q in:\n%s", want, got.Stderr)
 		}
 	}
-	if _, err := os.Stat(reached); got.status != 2 || !os.IsNotExist(err) {
-		t.Errorf("status %d; the program that reaches hosts: %v", got.status, err)
+	if _, err := os.Stat(reached); got.Status != 2 || !os.IsNotExist(err) {
+		t.Errorf("status %d; the program that reaches hosts: %v", got.Status, err)
 	}
 }
 
@@ -154,14 +155,14 @@ func TestHostsMany(t *testing.T) {
 	cache := t.TempDir()
 	// One server has all addresses of this machine, and so is all hosts.
 	server := testutil.SSHD(t,
-		testutil.SSHDConfig{Client: client, Address: "0.0.0.0", UnknownKey: true, Env: []string{"XDG_CACHE_HOME=" + cache, endAtOnce}})
+		testutil.SSHDConfig{Client: client, Address: "0.0.0.0", UnknownKey: true, Env: []string{"XDG_CACHE_HOME=" + cache, drive.EndAtOnce}})
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = silent.Close() })
 	dead := map[int]string{
-		n / 4:     fmt.Sprintf("127.0.0.1 port=%s", freePort(t)),
+		n / 4:     fmt.Sprintf("127.0.0.1 port=%s", drive.FreePort(t)),
 		n / 2:     "nobody-there.invalid",
 		3 * n / 4: fmt.Sprintf("127.0.0.1 port=%d", silent.Addr().(*net.TCPAddr).Port),
 	}
@@ -178,14 +179,14 @@ func TestHostsMany(t *testing.T) {
 	if n > 40 {
 		limit = "150"
 	}
-	environ := []string{"HOME=" + client.Home, "OUT=" + out, endAtOnce}
-	first := writeScript(t, "first", fmt.Sprintf("127.0.0.1 port=%d\n", server.Port))
-	if got := muster(t, environ, "run", "--hostfile", first, "--", "true"); got.status != 0 { // which brings our program there
-		t.Fatalf("one host: status %d\n%s", got.status, got.stderr)
+	environ := []string{"HOME=" + client.Home, "OUT=" + out, drive.EndAtOnce}
+	first := drive.WriteScript(t, "first", fmt.Sprintf("127.0.0.1 port=%d\n", server.Port))
+	if got := drive.Run(t, environ, "run", "--hostfile", first, "--", "true"); got.Status != 0 { // which brings our program there
+		t.Fatalf("one host: status %d\n%s", got.Status, got.Stderr)
 	}
 	began := time.Now()
-	got := muster(t, environ, "run", "--hostfile", writeScript(t, "hosts", file.String()), "--ssh-parallel", "32", "--start-timeout", limit,
-		"--", "sh", "-c", showRank)
+	got := drive.Run(t, environ, "run", "--hostfile", drive.WriteScript(t, "hosts", file.String()), "--ssh-parallel", "32", "--start-timeout", limit,
+		"--", "sh", "-c", drive.ShowRank)
 	t.Logf("%d hosts: %v", n, time.Since(began).Round(10*time.Millisecond))
 	last := 0
 	for _, i := range []int{n / 4, n / 2, 3 * n / 4} {
@@ -194,17 +195,17 @@ func TestHostsMany(t *testing.T) {
 		if port != "" {
 			want += ":" + port
 		}
-		at := strings.Index(got.stderr, want)
+		at := strings.Index(got.Stderr, want)
 		if at < last {
 			t.Errorf("%q is at %d, after %d", want, at, last)
 		}
 		last = at
 	}
-	if count := strings.Count(got.stderr, "cannot start a node on"); got.status != 75 || count != 3 {
-		t.Errorf("status %d, and %d hosts are blamed:\n%s", got.status, count, got.stderr)
+	if count := strings.Count(got.Stderr, "cannot start a node on"); got.Status != 75 || count != 3 {
+		t.Errorf("status %d, and %d hosts are blamed:\n%s", got.Status, count, got.Stderr)
 	}
 	if entries, _ := os.ReadDir(out); len(entries) > 0 {
 		t.Errorf("there were workers: %v", entries)
 	}
-	testutil.Eventually(t, 30*time.Second, "no agent is left", func() bool { return len(processes(t, cache)) == 0 })
+	testutil.Eventually(t, 30*time.Second, "no agent is left", func() bool { return len(drive.Processes(t, cache)) == 0 })
 }

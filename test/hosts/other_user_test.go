@@ -1,4 +1,4 @@
-package main
+package hosts
 
 import (
 	"os"
@@ -9,30 +9,31 @@ import (
 	"time"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // horovodHost is a Horovod job whose workers are on two hosts, and a client of its rendezvous on the second of them.
 type horovodHost struct {
-	*hostsJob
-	run        *hostsRun
+	*drive.HostsJob
+	run        *drive.HostsRun
 	addr, port string
 }
 
 // startHorovodHosts starts a job, and returns when its workers run.
 func startHorovodHosts(t *testing.T, worker string, args ...string) *horovodHost {
 	t.Helper()
-	j := &horovodHost{hostsJob: newHostsJob(t, 2)}
-	j.run = j.start(append(append([]string{"horovodrun", "-np", "2"}, args...), "sh", "-c",
+	j := &horovodHost{HostsJob: drive.NewHostsJob(t, 2)}
+	j.run = j.Start(append(append([]string{"horovodrun", "-np", "2"}, args...), "sh", "-c",
 		`env >"$OUT/$HOROVOD_RANK~" && mv "$OUT/$HOROVOD_RANK~" "$OUT/$HOROVOD_RANK"`+"\n"+worker)...)
 	testutil.Eventually(t, time.Minute, "workers run", func() bool {
 		for _, rank := range []string{"0", "1"} {
-			if _, err := os.Stat(filepath.Join(j.out, rank)); err != nil {
+			if _, err := os.Stat(filepath.Join(j.Out, rank)); err != nil {
 				return false
 			}
 		}
 		return true
 	})
-	text, err := os.ReadFile(filepath.Join(j.out, "1"))
+	text, err := os.ReadFile(filepath.Join(j.Out, "1"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,9 +51,9 @@ func startHorovodHosts(t *testing.T, worker string, args ...string) *horovodHost
 // asks returns the first line of an answer to a user's process on the second host, and waits for it for 2 s: who asks
 // for a place waits.
 func (j *horovodHost) asks(uid int, method, path, body string) string {
-	j.t.Helper()
+	j.T.Helper()
 	request := method + " " + path + ` HTTP/1.1\r\nHost: x\r\nContent-Length: ` + strconv.Itoa(len(body)) + `\r\n\r\n` + body
-	cmd := j.on[1].Command("setpriv", "--reuid", strconv.Itoa(uid), "--clear-groups", "timeout", "2", "bash", "-c",
+	cmd := j.On[1].Command("setpriv", "--reuid", strconv.Itoa(uid), "--clear-groups", "timeout", "2", "bash", "-c",
 		`exec 3<>"/dev/tcp/$0/$1" && printf "$2" >&3 && head -n 1 <&3`, j.addr, j.port, request)
 	cmd.Dir = "/"
 	out, _ := cmd.Output() // timeout ends it where nothing comes
@@ -76,17 +77,17 @@ func TestHorovodOtherUserOnHost(t *testing.T) {
 			t.Errorf("%s %s: %q", c[0], c[1], got)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(j.out, "go"), nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(j.Out, "go"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	j.ends(j.run, 0, "the job has succeeded")
-	if _, err := os.Stat(filepath.Join(j.out, "done")); err != nil {
+	j.Ends(j.run, 0, "the job has succeeded")
+	if _, err := os.Stat(filepath.Join(j.Out, "done")); err != nil {
 		t.Errorf("the job has succeeded, and its work is not done: %v", err)
 	}
-	if n := strings.Count(j.run.err.String(), "new world"); n != 1 {
+	if n := strings.Count(j.run.Err.String(), "new world"); n != 1 {
 		t.Errorf("there were %d worlds", n)
 	}
-	j.clean(30 * time.Second)
+	j.Clean(30 * time.Second)
 }
 
 // TestHorovodOtherUserOnHostOfWorld: the same of a world that does not change, whose own user is answered.
@@ -99,9 +100,9 @@ func TestHorovodOtherUserOnHostOfWorld(t *testing.T) {
 	if got := j.asks(os.Geteuid(), "PUT", "/global/1", "x"); !strings.Contains(got, " 200 ") {
 		t.Errorf("the job's user: %q", got)
 	}
-	if err := os.WriteFile(filepath.Join(j.out, "go"), nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(j.Out, "go"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	j.ends(j.run, 0)
-	j.clean(30 * time.Second)
+	j.Ends(j.run, 0)
+	j.Clean(30 * time.Second)
 }
