@@ -223,7 +223,7 @@ func shellInTerminal(t *testing.T, at desk, rank int) {
 // directories: a shell on the other node, and one on the own, have the terminal of who calls it.
 func TestExecTerminal(t *testing.T) {
 	t.Parallel()
-	flags, _ := staticFlags(t, 2)
+	flags, _ := drive.StaticFlags(t, 2)
 	m := drive.NewMeet(t, drive.UntilStopped, append(flags, "--nproc-per-node=1")...)
 	m.Native = true
 	node := func(rank int) *drive.Job {
@@ -246,7 +246,7 @@ func TestExecTerminal(t *testing.T) {
 // it runs and afterwards.
 func TestNodesHere(t *testing.T) {
 	t.Parallel()
-	flags, _ := staticFlags(t, 2)
+	flags, _ := drive.StaticFlags(t, 2)
 	m := drive.NewMeet(t, drive.UntilStopped, append(flags, "--nproc-per-node=1", "--run-id=both")...)
 	m.Native, m.Env = true, []string{"XDG_RUNTIME_DIR=" + t.TempDir()}
 	node := func(rank int) *drive.Job {

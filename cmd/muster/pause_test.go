@@ -173,7 +173,7 @@ func TestPauseInEachPhase(t *testing.T) {
 // while it is paused, has one stand still, and stops it.
 func TestPauseWorld(t *testing.T) {
 	t.Parallel()
-	flags, _ := staticFlags(t, 3)
+	flags, _ := drive.StaticFlags(t, 3)
 	m := drive.NewMeet(t, drive.UntilStopped, append(flags, "--nproc-per-node=2", "--max-restarts=9")...)
 	m.Native = true
 	node := func(rank int) *drive.Job {

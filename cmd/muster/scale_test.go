@@ -132,7 +132,7 @@ func TestScaleLauncher(t *testing.T) {
 // TestKillNode has two of three agents be lost, one at its own word and one at another's; new ones take their places.
 func TestKillNode(t *testing.T) {
 	t.Parallel()
-	flags, _ := staticFlags(t, 3)
+	flags, _ := drive.StaticFlags(t, 3)
 	events := filepath.Join(t.TempDir(), "events.jsonl") // of all nodes
 	m := drive.NewMeet(t, drive.UntilStopped, append(flags, "--nproc-per-node=1", "--max-restarts=9", "--events="+events)...)
 	m.Native = true

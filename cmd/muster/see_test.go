@@ -126,7 +126,7 @@ func usesGPU(r *report.Rank) bool {
 // TestSeeWorld sees a job of three agents of torchrun's name from each of them, and restarts and stops it by one.
 func TestSeeWorld(t *testing.T) {
 	t.Parallel()
-	flags, _ := staticFlags(t, 3)
+	flags, _ := drive.StaticFlags(t, 3)
 	m := drive.NewMeet(t, drive.UntilStopped, append(flags, "--nproc-per-node=2")...)
 	m.Env = append(m.Env, "MUSTER_FAKE="+twoBusyGPUs(t))
 	var agents []*drive.Job
@@ -180,7 +180,7 @@ func TestSeeWorld(t *testing.T) {
 // TestStopWorldInPause stops a job of two nodes by one of them while both pause for an hour before a restart.
 func TestStopWorldInPause(t *testing.T) {
 	t.Parallel()
-	flags, _ := staticFlags(t, 2)
+	flags, _ := drive.StaticFlags(t, 2)
 	m := drive.NewMeet(t, "exit 3", append(flags, "--max-restarts=3", "--restart-delay=1h")...)
 	m.Native = true
 	one, zero := m.Start(1, "--node-rank=1"), m.Start(0, "--node-rank=0")

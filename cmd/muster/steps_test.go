@@ -112,7 +112,7 @@ func TestSeeStepsOfOtherNodes(t *testing.T) {
 	if err := os.WriteFile(script, []byte(stepping), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	flags, _ := staticFlags(t, 2)
+	flags, _ := drive.StaticFlags(t, 2)
 	m := drive.NewMeet(t, "exec python3 "+script, append(flags, "--nproc-per-node=2")...)
 	m.Env, m.Native = []string{"MARKS=" + t.TempDir(), "MUSTER_CKPT=on"}, true
 	one, zero := m.Start(1, "--node-rank=1"), m.Start(0, "--node-rank=0")

@@ -1,6 +1,7 @@
 package drive
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -149,4 +150,11 @@ func AgentsSaid(m *Meet) string {
 		all.WriteString(j.Err.String())
 	}
 	return all.String()
+}
+
+// StaticFlags are those of a job with fixed node ranks on this machine.
+func StaticFlags(t testing.TB, nodes int) (flags []string, port string) {
+	t.Helper()
+	port = FreePort(t)
+	return []string{fmt.Sprintf("--nnodes=%d", nodes), "--master-addr=127.0.0.1", "--master-port=" + port}, port
 }

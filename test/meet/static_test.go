@@ -1,4 +1,4 @@
-package main
+package meet
 
 import (
 	"fmt"
@@ -14,19 +14,12 @@ import (
 	"muster/test/drive"
 )
 
-// staticFlags are those of a job with fixed node ranks on this machine.
-func staticFlags(t testing.TB, nodes int) (flags []string, port string) {
-	t.Helper()
-	port = drive.FreePort(t)
-	return []string{fmt.Sprintf("--nnodes=%d", nodes), "--master-addr=127.0.0.1", "--master-port=" + port}, port
-}
-
 // TestMeetStatic gives ranks by node rank, whatever comes first, with worker counts and roles that differ.
 func TestMeetStatic(t *testing.T) {
 	for _, native := range []bool{false, true} {
 		t.Run(map[bool]string{false: "torchrun", true: "run"}[native], func(t *testing.T) {
 			t.Parallel()
-			flags, port := staticFlags(t, 3)
+			flags, port := drive.StaticFlags(t, 3)
 			m := drive.NewMeet(t, "", flags...)
 			m.Native = native
 			var agents []*drive.Job
@@ -55,7 +48,7 @@ func TestMeetStatic(t *testing.T) {
 // TestMeetStaticRestart lets a worker fail: all nodes start anew, with the ranks and at the place of before.
 func TestMeetStaticRestart(t *testing.T) {
 	t.Parallel()
-	flags, port := staticFlags(t, 2)
+	flags, port := drive.StaticFlags(t, 2)
 	m := drive.NewMeet(t, drive.RankOneFails, append(flags, "--max-restarts=1")...)
 	one, zero := m.Start(1, "--node-rank=1"), m.Start(0, "--node-rank=0")
 	m.Ends(zero, 0, "rank 1 ended with status 3")
@@ -70,7 +63,7 @@ func TestMeetStaticRestart(t *testing.T) {
 func TestMeetStaticGloo(t *testing.T) {
 	python := testutil.Torch(t)
 	t.Parallel()
-	flags, _ := staticFlags(t, 2)
+	flags, _ := drive.StaticFlags(t, 2)
 	m := drive.NewMeet(t, `exec "$PYTHON" "$SCRIPT"`, append(flags, "--max-restarts=1")...)
 	m.Env = []string{"PYTHON=" + python, "SCRIPT=" + drive.Script(t, "meet", "gloo.py")}
 	zero, one := m.Start(0, "--node-rank=0"), m.Start(1, "--node-rank=1")
@@ -83,7 +76,7 @@ func TestMeetStaticGloo(t *testing.T) {
 // TestMeetStaticSameRank refuses an agent whose node rank a living one has, and names both.
 func TestMeetStaticSameRank(t *testing.T) {
 	t.Parallel()
-	flags, _ := staticFlags(t, 2)
+	flags, _ := drive.StaticFlags(t, 2)
 	m := drive.NewMeet(t, drive.UntilGate, flags...)
 	m.Env = []string{"MUSTER_KEEP_ALIVE=400ms"}
 	zero := m.Start(0, "--node-rank=0")
@@ -100,7 +93,7 @@ func TestMeetStaticSameRank(t *testing.T) {
 // TestMeetStaticSameRankAtOnce has two agents of one node rank, and nobody of another, before any round.
 func TestMeetStaticSameRankAtOnce(t *testing.T) {
 	t.Parallel()
-	flags, _ := staticFlags(t, 3)
+	flags, _ := drive.StaticFlags(t, 3)
 	m := drive.NewMeet(t, "", flags...)
 	m.Env = []string{"MUSTER_KEEP_ALIVE=400ms", "MUSTER_LOG_LEVEL=debug"}
 	zero := m.Start(0, "--node-rank=0")
@@ -130,7 +123,7 @@ func TestMeetStaticSameRankAtOnce(t *testing.T) {
 // TestMeetStaticReturns kills an agent and starts it again: it takes its place.
 func TestMeetStaticReturns(t *testing.T) {
 	t.Parallel()
-	flags, _ := staticFlags(t, 2)
+	flags, _ := drive.StaticFlags(t, 2)
 	m := drive.NewMeet(t, drive.UntilGate, flags...)
 	m.Env = []string{"MUSTER_KEEP_ALIVE=400ms"}
 	zero := m.Start(0, "--node-rank=0")
@@ -159,7 +152,7 @@ func TestMeetStaticTorchrun(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			flags, _ := staticFlags(t, c.nodes)
+			flags, _ := drive.StaticFlags(t, c.nodes)
 			flags = append(flags, "--max-restarts=3")
 			m := drive.NewMeet(t, `exec "$PYTHON" "$SCRIPT"`, flags...)
 			m.Env = []string{
@@ -205,7 +198,7 @@ func TestMeetStaticTorchrun(t *testing.T) {
 // barrier. A client and a store are that torchrun.
 func TestMeetStaticExit(t *testing.T) {
 	t.Parallel()
-	flags, port := staticFlags(t, 3)
+	flags, port := drive.StaticFlags(t, 3)
 	number, err := strconv.Atoi(port)
 	if err != nil {
 		t.Fatal(err)
@@ -261,7 +254,7 @@ func TestMeetStaticMisfits(t *testing.T) {
 			"is not what an agent of torchrun writes there",
 		},
 	} {
-		flags, port := staticFlags(t, 2)
+		flags, port := drive.StaticFlags(t, 2)
 		m := drive.NewMeet(t, "", flags...)
 		zero := m.Start(0, "--node-rank=0")
 		client := storeClient(t, port)

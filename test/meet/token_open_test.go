@@ -1,4 +1,4 @@
-package main
+package meet
 
 import (
 	"encoding/hex"
