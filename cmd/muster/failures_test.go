@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"muster/launch/report"
+	"muster/test/drive"
 )
 
 // failureKinds are ways to fail: with the name of the cause and words of the remedy that the summary has for it.
@@ -79,8 +80,8 @@ func TestKindsOfFailure(t *testing.T) {
 	for _, k := range kinds {
 		args = append(args, k.way)
 	}
-	j := start(t, []string{"TMPDIR=" + t.TempDir(), "LC_ALL=C", "MUSTER_LOG_FORMAT=json"}, args...)
-	j.wait()
+	j := drive.Start(t, []string{"TMPDIR=" + t.TempDir(), "LC_ALL=C", "MUSTER_LOG_FORMAT=json"}, args...)
+	j.End()
 	type failure struct {
 		report.Cause
 		Hint string
@@ -90,7 +91,7 @@ func TestKindsOfFailure(t *testing.T) {
 		RootCause *report.Cause
 		Failures  []failure
 	}
-	for line := range strings.Lines(j.err.String()) {
+	for line := range strings.Lines(j.Err.String()) {
 		if strings.Contains(line, `"rootCause"`) {
 			if err := json.Unmarshal([]byte(line), &said); err != nil {
 				t.Fatal(err)
@@ -98,7 +99,7 @@ func TestKindsOfFailure(t *testing.T) {
 		}
 	}
 	if said.RootCause == nil {
-		t.Fatalf("no summary:\n%s", j.err.String())
+		t.Fatalf("no summary:\n%s", j.Err.String())
 	}
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "failures.md"))
 	if err != nil {
@@ -129,12 +130,12 @@ func TestKindsOfFailure(t *testing.T) {
 // did not come, and what it does.
 func TestWhoDidNotCome(t *testing.T) {
 	t.Parallel()
-	j := start(t, []string{"MUSTER_LOG_FORMAT=text"}, "run", "-n", "2", "--stacks", "on", "--grace", "1s", "--",
+	j := drive.Start(t, []string{"MUSTER_LOG_FORMAT=text"}, "run", "-n", "2", "--stacks", "on", "--grace", "1s", "--",
 		"python3", "testdata/failures.py", "held-up")
-	got := j.wait()
-	late, complains := strings.Index(got.stderr, "Did not come"), strings.Index(got.stderr, "Root Cause")
-	if got.status != 1 || late < 0 || complains < late || !strings.Contains(got.stderr[late:complains], "rank      : 1\n") ||
-		!strings.Contains(got.stderr[late:complains], "sleep") {
-		t.Errorf("status %d\n%s", got.status, got.stderr)
+	got := j.End()
+	late, complains := strings.Index(got.Stderr, "Did not come"), strings.Index(got.Stderr, "Root Cause")
+	if got.Status != 1 || late < 0 || complains < late || !strings.Contains(got.Stderr[late:complains], "rank      : 1\n") ||
+		!strings.Contains(got.Stderr[late:complains], "sleep") {
+		t.Errorf("status %d\n%s", got.Status, got.Stderr)
 	}
 }

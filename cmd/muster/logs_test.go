@@ -16,6 +16,7 @@ import (
 
 	"muster/cmd/console"
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // ownLine is a line of our log as text.
@@ -49,21 +50,21 @@ func TestLogOfAJobThatGoesWell(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if c.launchers == 2 {
-				c.args = append(slices.Clone(meet[:len(meet)-1]), meet[len(meet)-1]+freePort(t), "--", "echo", "hi")
+				c.args = append(slices.Clone(meet[:len(meet)-1]), meet[len(meet)-1]+drive.FreePort(t), "--", "echo", "hi")
 			}
 			for _, format := range []string{"auto", "json"} {
-				var jobs []*testJob
+				var jobs []*drive.Job
 				for range c.launchers {
-					jobs = append(jobs, start(t, []string{asText}, append([]string{"--log-format", format}, c.args...)...))
+					jobs = append(jobs, drive.Start(t, []string{drive.AsText}, append([]string{"--log-format", format}, c.args...)...))
 				}
 				for _, j := range jobs {
-					got := j.wait()
-					lines := strings.Split(strings.TrimSuffix(got.stderr, "\n"), "\n")
-					if got.stderr == "" {
+					got := j.End()
+					lines := strings.Split(strings.TrimSuffix(got.Stderr, "\n"), "\n")
+					if got.Stderr == "" {
 						lines = nil
 					}
-					if got.status != 0 || len(lines) > 3 {
-						t.Errorf("status %d, with %d lines, want at most 3:\n%s", got.status, len(lines), got.stderr)
+					if got.Status != 0 || len(lines) > 3 {
+						t.Errorf("status %d, with %d lines, want at most 3:\n%s", got.Status, len(lines), got.Stderr)
 					}
 					for _, line := range lines {
 						if format == "json" != json.Valid([]byte(line)) || format == "auto" && !ownLine.MatchString(line) ||
@@ -89,12 +90,12 @@ func TestEveryLineIsJSON(t *testing.T) {
 		rootCause     bool
 	}{
 		"a worker fails": {
-			[]string{asText},
+			[]string{drive.AsText},
 			slices.Concat([]string{"run", "--log-format", "json", "-n", "2"}, fail), 4,
 			"rank 1", "", true,
 		},
 		"on hosts": {
-			[]string{asText},
+			[]string{drive.AsText},
 			slices.Concat([]string{"run", "--log-format=json", "--hosts", "localhost:1,127.0.0.1:1"}, fail), 4,
 			"rank 1", "", true,
 		},
@@ -104,7 +105,7 @@ func TestEveryLineIsJSON(t *testing.T) {
 				fail), 4, "rank 1", "", true,
 		},
 		"torchrun": {
-			[]string{asText},
+			[]string{drive.AsText},
 			[]string{
 				"--log-format", "json", "torchrun", "--standalone", "--nproc-per-node=2", "--no-python", "sh",
 				"-c", failing,
@@ -118,14 +119,14 @@ func TestEveryLineIsJSON(t *testing.T) {
 			"deadline of 1s reached", "", false,
 		},
 		"an unknown flag": {
-			[]string{asText},
+			[]string{drive.AsText},
 			[]string{"run", "--log-format", "json", "--nope", "--", "true"},
 			2,
 			"--nope", "", false,
 		},
-		"a misspelt own flag": {[]string{asText}, []string{"--log-format=json", "--warn", "torchrun", "t.py"}, 2, "--warn", "", false},
+		"a misspelt own flag": {[]string{drive.AsText}, []string{"--log-format=json", "--warn", "torchrun", "t.py"}, 2, "--warn", "", false},
 		"torchrun's own errors": {
-			[]string{asText},
+			[]string{drive.AsText},
 			[]string{"--log-format=json", "torchrun", "--nproc-per-node=2"},
 			2,
 			"without a training script", "", false,
@@ -141,13 +142,13 @@ func TestEveryLineIsJSON(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			j := start(t, c.environ, c.args...)
-			got := j.wait()
-			if got.status != c.status {
-				t.Errorf("status %d, want %d", got.status, c.status)
+			j := drive.Start(t, c.environ, c.args...)
+			got := j.End()
+			if got.Status != c.status {
+				t.Errorf("status %d, want %d", got.Status, c.status)
 			}
 			told := 0
-			for line := range strings.Lines(j.err.String()) {
+			for line := range strings.Lines(j.Err.String()) {
 				if strings.HasSuffix(line, "no more disk\n") && !strings.HasPrefix(line, "{") {
 					continue // a worker's
 				}
@@ -176,7 +177,7 @@ func TestEveryLineIsJSON(t *testing.T) {
 				}
 			}
 			if told == 0 {
-				t.Errorf("nobody has said why:\n%s", j.err.String())
+				t.Errorf("nobody has said why:\n%s", j.Err.String())
 			}
 		})
 	}
@@ -187,22 +188,22 @@ func TestLogSaysOnce(t *testing.T) {
 	t.Parallel()
 	spec := fourNodes(t)
 	args := []string{"run", "--simulate-nodes", "4", "--nnodes", "4", "--", "echo", "hi"}
-	got := muster(t, []string{asText, "MUSTER_FAKE=" + spec}, args...)
-	lines := ownLine.FindAllString(got.stderr, -1)
+	got := drive.Run(t, []string{drive.AsText, "MUSTER_FAKE=" + spec}, args...)
+	lines := ownLine.FindAllString(got.Stderr, -1)
 	takePart := slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return !strings.Contains(line, "takes part in a round") })
-	if !strings.Contains(got.stderr, "accelerator=fake") {
-		t.Errorf("nobody said that this is a rehearsal:\n%s", got.stderr)
+	if !strings.Contains(got.Stderr, "accelerator=fake") {
+		t.Errorf("nobody said that this is a rehearsal:\n%s", got.Stderr)
 	}
-	if got.status != 0 || len(takePart) != 1 || !strings.HasSuffix(takePart[0], " [node-0, node-1, node-2, node-3]") {
-		t.Errorf("status %d, %q", got.status, takePart)
+	if got.Status != 0 || len(takePart) != 1 || !strings.HasSuffix(takePart[0], " [node-0, node-1, node-2, node-3]") {
+		t.Errorf("status %d, %q", got.Status, takePart)
 	}
-	if len(lines) > 3 || strings.Count(got.stderr, "\n") != len(lines) || strings.Contains(got.stderr, "{") ||
-		strings.Count(got.stdout, "hi\n") != 4 {
-		t.Errorf("%d lines:\n%s%s", len(lines), got.stderr, got.stdout)
+	if len(lines) > 3 || strings.Count(got.Stderr, "\n") != len(lines) || strings.Contains(got.Stderr, "{") ||
+		strings.Count(got.Stdout, "hi\n") != 4 {
+		t.Errorf("%d lines:\n%s%s", len(lines), got.Stderr, got.Stdout)
 	}
-	got = muster(t, []string{"MUSTER_FAKE=" + spec}, args...)
+	got = drive.Run(t, []string{"MUSTER_FAKE=" + spec}, args...)
 	nodes := map[string]bool{}
-	for line := range strings.Lines(got.stderr) {
+	for line := range strings.Lines(got.Stderr) {
 		var entry struct{ Agent, Message string }
 		if err := json.Unmarshal([]byte(line), &entry); err != nil {
 			t.Errorf("%q: %v", line, err)
@@ -212,7 +213,7 @@ func TestLogSaysOnce(t *testing.T) {
 		}
 	}
 	if len(nodes) != 4 {
-		t.Errorf("as JSON of %v:\n%s", nodes, got.stderr)
+		t.Errorf("as JSON of %v:\n%s", nodes, got.Stderr)
 	}
 }
 
@@ -234,19 +235,19 @@ func TestRestartIsToldOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := muster(t, []string{asText},
+			got := drive.Run(t, []string{drive.AsText},
 				slices.Concat([]string{"run", "--max-restarts", "1"}, c.args, []string{"--", "sh", "-c", failing})...)
 			for message, fields := range map[string]string{
 				"restarting the workers":    "rank 1 ended with status 4" + c.node + ", restart 1 of at most 1",
 				"root cause of the restart": "rank 1, exit 4" + c.node + ", last line: no more disk",
 			} {
 				want := regexp.MustCompile("(?m)warn  " + message + ": " + fields + `( \[.*, .*\])?$`)
-				if len(want.FindAllString(got.stderr, -1)) != 1 || strings.Count(got.stderr, message) != 1 {
-					t.Errorf("not once, and as %q:\n%s", want, got.stderr)
+				if len(want.FindAllString(got.Stderr, -1)) != 1 || strings.Count(got.Stderr, message) != 1 {
+					t.Errorf("not once, and as %q:\n%s", want, got.Stderr)
 				}
 			}
-			if got.status != 0 || strings.Count(got.stderr, "restart 1") != 1 || strings.Contains(got.stderr, "host ") {
-				t.Errorf("status %d\n%s", got.status, got.stderr)
+			if got.Status != 0 || strings.Count(got.Stderr, "restart 1") != 1 || strings.Contains(got.Stderr, "host ") {
+				t.Errorf("status %d\n%s", got.Status, got.Stderr)
 			}
 		})
 	}
@@ -260,7 +261,7 @@ func TestLogFormatRefused(t *testing.T) {
 		args []string
 		want string
 	}{
-		{asText, []string{"run", "--log-format", "xml", "--", "true"}, "--log-format xml: choose one of auto, text, json"},
+		{drive.AsText, []string{"run", "--log-format", "xml", "--", "true"}, "--log-format xml: choose one of auto, text, json"},
 		{console.FormatVariable + "=xml", []string{"run", "--", "true"}, "MUSTER_LOG_FORMAT=xml: choose one of auto, text, json"},
 		{
 			console.FormatVariable + "=xml",
@@ -268,8 +269,8 @@ func TestLogFormatRefused(t *testing.T) {
 			"MUSTER_LOG_FORMAT=xml: choose one of auto, text, json",
 		},
 	} {
-		if got := muster(t, []string{c.env}, c.args...); got.status != 2 || !strings.Contains(got.stderr, c.want) {
-			t.Errorf("%s %v: status %d\n%s", c.env, c.args, got.status, got.stderr)
+		if got := drive.Run(t, []string{c.env}, c.args...); got.Status != 2 || !strings.Contains(got.Stderr, c.want) {
+			t.Errorf("%s %v: status %d\n%s", c.env, c.args, got.Status, got.Stderr)
 		}
 	}
 }
@@ -286,11 +287,11 @@ func TestPrefixes(t *testing.T) {
 		"one host": {[]string{"run", "--hosts", "localhost:2"}, []string{"[localhost 0] hi", "[localhost 1] hi"}},
 		"hosts":    {[]string{"run", "--hosts", "localhost:1,127.0.0.1:1"}, []string{"[127.0.0.1 1] hi", "[localhost 0] hi"}},
 		"deepspeed": {[]string{
-			"--tee", "3", "deepspeed", "--num_gpus", "2", "--master_port", freePort(t), "--no_local_rank",
+			"--tee", "3", "deepspeed", "--num_gpus", "2", "--master_port", drive.FreePort(t), "--no_local_rank",
 			"--no_python",
 		}, []string{"[0] hi", "[1] hi"}},
 		"deepspeed, hosts": {[]string{
-			"--tee", "3", "deepspeed", "--hostfile", hostfile, "--master_port", freePort(t), "--no_local_rank",
+			"--tee", "3", "deepspeed", "--hostfile", hostfile, "--master_port", drive.FreePort(t), "--no_local_rank",
 			"--no_python",
 		}, []string{"[127.0.0.1 1] hi", "[localhost 0] hi"}},
 		"mpirun, hosts": {
@@ -307,15 +308,15 @@ func TestPrefixes(t *testing.T) {
 			if c.args[0] == "run" {
 				c.args = append(c.args, "--")
 			}
-			got := muster(t, nil, append(c.args, "echo", "hi")...)
-			lines := slices.Sorted(strings.Lines(got.stdout))
-			if want := strings.Join(c.want, "\n") + "\n"; got.status != 0 || strings.Join(lines, "") != want {
-				t.Errorf("status %d, %q, want %q\n%s", got.status, lines, want, got.stderr)
+			got := drive.Run(t, nil, append(c.args, "echo", "hi")...)
+			lines := slices.Sorted(strings.Lines(got.Stdout))
+			if want := strings.Join(c.want, "\n") + "\n"; got.Status != 0 || strings.Join(lines, "") != want {
+				t.Errorf("status %d, %q, want %q\n%s", got.Status, lines, want, got.Stderr)
 			}
 		})
 	}
-	got := muster(t, nil, "torchrun", "--standalone", "--nproc-per-node=2", "--tee=3", "--no-python", "echo", "hi")
-	if lines := slices.Sorted(strings.Lines(got.stdout)); strings.Join(lines, "") != "[default0]:hi\n[default1]:hi\n" {
+	got := drive.Run(t, nil, "torchrun", "--standalone", "--nproc-per-node=2", "--tee=3", "--no-python", "echo", "hi")
+	if lines := slices.Sorted(strings.Lines(got.Stdout)); strings.Join(lines, "") != "[default0]:hi\n[default1]:hi\n" {
 		t.Errorf("torchrun: %q", lines)
 	}
 }
@@ -333,12 +334,12 @@ func TestPrefixesOfSimulatedNodes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := muster(t, environ,
+			got := drive.Run(t, environ,
 				slices.Concat([]string{"run", "--simulate-nodes", "2", "--nnodes", "2"}, c.args, []string{"--", "echo", "hi"})...)
-			lines := strings.Split(strings.TrimSuffix(got.stdout, "\n"), "\n")
+			lines := strings.Split(strings.TrimSuffix(got.Stdout, "\n"), "\n")
 			bad := slices.ContainsFunc(lines, func(line string) bool { return !regexp.MustCompile(c.want).MatchString(line) })
-			if got.status != 0 || len(lines) != 2 || bad {
-				t.Errorf("status %d, %q, want %s\n%s", got.status, lines, c.want, got.stderr)
+			if got.Status != 0 || len(lines) != 2 || bad {
+				t.Errorf("status %d, %q, want %s\n%s", got.Status, lines, c.want, got.Stderr)
 			}
 		})
 	}
@@ -365,15 +366,15 @@ func TestStopIsTold(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			j := start(t, []string{asText},
+			j := drive.Start(t, []string{drive.AsText},
 				slices.Concat([]string{"run", "--grace", "1s"}, c.args, []string{"--", "sh", "-c", stubborn})...)
 			workers := map[string]int{"one node": 3, "hosts": 2}[name]
-			testutil.Eventually(t, time.Minute, "the workers run", func() bool { return strings.Count(j.out.String(), "ready") == workers })
+			testutil.Eventually(t, time.Minute, "the workers run", func() bool { return strings.Count(j.Out.String(), "ready") == workers })
 			j.Signal(syscall.SIGTERM)
-			got := j.wait()
-			if got.status != 143 || strings.Count(got.stderr, "stopping the workers") != 1 || !strings.Contains(got.stderr, c.stop) ||
-				!regexp.MustCompile(c.killed).MatchString(got.stderr) {
-				t.Errorf("status %d\n%s", got.status, got.stderr)
+			got := j.End()
+			if got.Status != 143 || strings.Count(got.Stderr, "stopping the workers") != 1 || !strings.Contains(got.Stderr, c.stop) ||
+				!regexp.MustCompile(c.killed).MatchString(got.Stderr) {
+				t.Errorf("status %d\n%s", got.Status, got.Stderr)
 			}
 		})
 	}
@@ -397,11 +398,11 @@ if [ $RANK = 0 ]; then while [ $(ls "$1" | wc -l) -lt "$2" ]; do sleep 0.05; don
 trap '' TERM; echo $$ > "$1/$RANK"; while :; do sleep 0.05; done`
 			args := slices.Concat([]string{"run", "--grace", "1s", "--max-restarts", "1"}, c.args,
 				[]string{"--", "sh", "-c", script, "sh", dir, others})
-			got := muster(t, []string{asText}, args...)
+			got := drive.Run(t, []string{drive.AsText}, args...)
 			named := regexp.MustCompile(`workers killed with SIGKILL, which had not ended in time: ` +
-				c.killed).FindStringSubmatch(got.stderr)
-			if got.status != 0 || len(named) == 0 {
-				t.Fatalf("status %d\n%s", got.status, got.stderr)
+				c.killed).FindStringSubmatch(got.Stderr)
+			if got.Status != 0 || len(named) == 0 {
+				t.Fatalf("status %d\n%s", got.Status, got.Stderr)
 			}
 			for i, pid := range named[1:] {
 				if wrote, err := os.ReadFile(filepath.Join(dir, strconv.Itoa(i+1))); err != nil || strings.TrimSpace(string(wrote)) != pid {
@@ -422,7 +423,7 @@ func TestBreakpointOnATerminal(t *testing.T) {
 		program, screen := testutil.OpenTerminal(t)
 		args := append([]string{"run", "-n", "1"}, strings.Fields(c.stdin)...)
 		cmd := exec.Command("muster", append(args, "--", "python3", "-c", "x = 42; breakpoint(); print('end')")...)
-		cmd.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+t.TempDir(), "TERM=linux")
+		cmd.Env = append(drive.CleanEnviron(), "XDG_RUNTIME_DIR="+t.TempDir(), "TERM=linux")
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = program, program, program
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 		if err := cmd.Start(); err != nil {
@@ -456,11 +457,11 @@ func TestNodeWaitsOnATerminal(t *testing.T) {
 	program, screen := testutil.OpenTerminal(t)
 	shown, read := testutil.ReadScreen(screen)
 	args := []string{
-		"torchrun", "--nnodes=2", "--rdzv-id=x", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:" + freePort(t),
+		"torchrun", "--nnodes=2", "--rdzv-id=x", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:" + drive.FreePort(t),
 		"--no-python", "echo", "hi",
 	}
 	cmd := exec.Command("muster", args...)
-	cmd.Env = append(cleanEnviron(), "XDG_RUNTIME_DIR="+t.TempDir(), "TERM=linux", "NO_COLOR=1", asText)
+	cmd.Env = append(drive.CleanEnviron(), "XDG_RUNTIME_DIR="+t.TempDir(), "TERM=linux", "NO_COLOR=1", drive.AsText)
 	cmd.Stdout, cmd.Stderr = program, program
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no Pdeathsig: it comes when the thread ends that has started it
 	if err := cmd.Start(); err != nil {
@@ -468,14 +469,14 @@ func TestNodeWaitsOnATerminal(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
 	testutil.Eventually(t, time.Minute, "it waits", func() bool { return strings.Contains(shown.String(), "waiting for nodes, ") })
-	other := muster(t, nil, args...)
+	other := drive.Run(t, nil, args...)
 	err := cmd.Wait()
 	_ = program.Close()
 	<-read
 	lines, states := testutil.ScreenLines(shown.String())
-	if err != nil || other.status != 0 || len(states) == 0 || !slices.Contains(lines, "hi") ||
+	if err != nil || other.Status != 0 || len(states) == 0 || !slices.Contains(lines, "hi") ||
 		strings.Contains(strings.Join(lines, "\n"), "waiting") {
-		t.Errorf("%v, %d: lines %q, states %q\n%s", err, other.status, lines, states, other.stderr)
+		t.Errorf("%v, %d: lines %q, states %q\n%s", err, other.Status, lines, states, other.Stderr)
 	}
 }
 
@@ -486,15 +487,15 @@ func TestProgressBarsOfWorkers(t *testing.T) {
 	dir := t.TempDir()
 	const bar = `i=0; while [ $i -lt 30 ]; do printf '\r%d%%' $i >&2; i=$((i+1)); sleep 0.03; done; printf '\r100%%\n' >&2`
 	for _, hosts := range []string{"--nproc-per-node=2", "--hosts=localhost:2"} {
-		got := muster(t, nil, "run", hosts, "--tee", "3", "--log-dir", dir, "--", "sh", "-c", bar)
-		lines := slices.Sorted(strings.Lines(got.stderr))
-		if got.status != 0 || len(lines) != 2 || !strings.HasSuffix(lines[0], "0] 100%\n") || !strings.HasSuffix(lines[1], "1] 100%\n") {
-			t.Errorf("%s: status %d, %q", hosts, got.status, lines)
+		got := drive.Run(t, nil, "run", hosts, "--tee", "3", "--log-dir", dir, "--", "sh", "-c", bar)
+		lines := slices.Sorted(strings.Lines(got.Stderr))
+		if got.Status != 0 || len(lines) != 2 || !strings.HasSuffix(lines[0], "0] 100%\n") || !strings.HasSuffix(lines[1], "1] 100%\n") {
+			t.Errorf("%s: status %d, %q", hosts, got.Status, lines)
 		}
 	}
-	got := muster(t, nil, "torchrun", "--nproc-per-node", "2", "--no-python", "sh", "-c", bar)
-	if got.status != 0 || got.stderr != "100%\n100%\n" {
-		t.Errorf("torchrun: status %d, %q", got.status, got.stderr)
+	got := drive.Run(t, nil, "torchrun", "--nproc-per-node", "2", "--no-python", "sh", "-c", bar)
+	if got.Status != 0 || got.Stderr != "100%\n100%\n" {
+		t.Errorf("torchrun: status %d, %q", got.Status, got.Stderr)
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "*", "attempt_0", "*", "stderr.log"))
 	if err != nil || len(files) != 4 {

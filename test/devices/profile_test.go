@@ -1,4 +1,4 @@
-package main
+package devices
 
 import (
 	"encoding/json"
@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // TestEnvProfile has workers of two nodes meet at the places that the variables of each framework name, however the
@@ -32,11 +33,11 @@ func TestEnvProfile(t *testing.T) {
 		t.Run(profile, func(t *testing.T) {
 			t.Parallel()
 			out := t.TempDir()
-			got := muster(t, []string{"MUSTER_LAST_CALL=1s", "PYTHONDONTWRITEBYTECODE=1"}, slices.Concat(
+			got := drive.Run(t, []string{"MUSTER_LAST_CALL=1s", "PYTHONDONTWRITEBYTECODE=1"}, slices.Concat(
 				[]string{"--env-profile", profile, "run", "--max-restarts", "1", "--restart-delay", "0s"}, c.flags,
-				[]string{"--", bare(t), testScript(t, "profile", "worker.py"), profile, out})...)
-			if got.status != 0 {
-				t.Fatalf("status %d:\n%s%s", got.status, got.stdout, got.stderr)
+				[]string{"--", bare(t), drive.Script(t, "profile", "worker.py"), profile, out})...)
+			if got.Status != 0 {
+				t.Fatalf("status %d:\n%s%s", got.Status, got.Stdout, got.Stderr)
 			}
 			world := max(4, len(c.devices))
 			var lives [2][]string
@@ -73,15 +74,15 @@ func TestEnvProfile(t *testing.T) {
 
 // TestEnvProfileShown: a dry run says which variables there will be, and that their places are chosen later.
 func TestEnvProfileShown(t *testing.T) {
-	got := muster(t, nil, "run", "-n", "2", "--env-profile", "jax", "--dry-run", "--", "true")
+	got := drive.Run(t, nil, "run", "-n", "2", "--env-profile", "jax", "--dry-run", "--", "true")
 	for _, want := range []string{"JAX_COORDINATOR_ADDRESS", "<chosen when a round starts>", "JAX_PROCESS_ID", "--env-profile jax"} {
-		if got.status != 0 || !strings.Contains(got.stdout, want) {
-			t.Errorf("no %q (status %d):\n%s%s", want, got.status, got.stdout, got.stderr)
+		if got.Status != 0 || !strings.Contains(got.Stdout, want) {
+			t.Errorf("no %q (status %d):\n%s%s", want, got.Status, got.Stdout, got.Stderr)
 		}
 	}
-	got = muster(t, nil, "run", "--nnodes", "2", "--rdzv", "c10d://h", "--run-id", "x", "--env-profile", "paddle", "--dry-run", "--",
+	got = drive.Run(t, nil, "run", "--nnodes", "2", "--rdzv", "c10d://h", "--run-id", "x", "--env-profile", "paddle", "--dry-run", "--",
 		"true")
-	if line := lineWith(got.stdout, "PADDLE_TRAINER_ID"); !strings.Contains(line, "<decided when nodes meet>") {
+	if line := lineWith(got.Stdout, "PADDLE_TRAINER_ID"); !strings.Contains(line, "<decided when nodes meet>") {
 		t.Errorf("the rank in Paddle's words: %q", line)
 	}
 }
@@ -103,11 +104,11 @@ func TestEnvProfileJAX(t *testing.T) {
 		t.Skip("MUSTER_SOAK=1 runs it")
 	}
 	t.Parallel()
-	got := muster(t, []string{"JAX_PLATFORMS=cpu"}, "run", "-n", "2", "--env-profile", "jax", "--", python,
-		testScript(t, "profile", "psum.py"))
+	got := drive.Run(t, []string{"JAX_PLATFORMS=cpu"}, "run", "-n", "2", "--env-profile", "jax", "--", python,
+		drive.Script(t, "profile", "psum.py"))
 	for _, want := range []string{"process 0 of 2: sum 3", "process 1 of 2: sum 3"} {
-		if got.status != 0 || !strings.Contains(got.stdout, want) {
-			t.Errorf("no %q (status %d):\n%s%s", want, got.status, got.stdout, got.stderr)
+		if got.Status != 0 || !strings.Contains(got.Stdout, want) {
+			t.Errorf("no %q (status %d):\n%s%s", want, got.Status, got.Stdout, got.Stderr)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package warm
 
 import (
 	"encoding/json"

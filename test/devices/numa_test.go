@@ -1,4 +1,4 @@
-package main
+package devices
 
 import (
 	"encoding/json"
@@ -65,9 +65,6 @@ func seen(t *testing.T, got drive.Outcome, workers int) []string {
 	return cpus
 }
 
-// sayCPUs prints the CPUs that a child of a worker may use.
-const sayCPUs = `echo on $LOCAL_RANK $(sed -n 's/^Cpus_allowed_list:.//p' /proc/self/status)`
-
 // TestNUMABinding lets workers tell the CPUs they may use, on a machine with its own NUMA nodes or with nodes that the
 // fake deals out. The dry run says the same.
 func TestNUMABinding(t *testing.T) {
@@ -78,8 +75,8 @@ func TestNUMABinding(t *testing.T) {
 	}
 	environ := []string{"MUSTER_LOG_LEVEL=info", "MUSTER_FAKE=" + fakeGPUs(t, "0", "1", "1")}
 	for name, args := range map[string][]string{
-		"torchrun": {"torchrun", "--standalone", "--nproc-per-node", "3", "--numa-binding", "node", "--no-python", "sh", "-c", sayCPUs},
-		"run":      {"run", "-n", "gpu", "--numa-binding", "node", "--", "sh", "-c", sayCPUs},
+		"torchrun": {"torchrun", "--standalone", "--nproc-per-node", "3", "--numa-binding", "node", "--no-python", "sh", "-c", drive.SayCPUs},
+		"run":      {"run", "-n", "gpu", "--numa-binding", "node", "--", "sh", "-c", drive.SayCPUs},
 	} {
 		t.Run(name, func(t *testing.T) {
 			want := planned(t, environ, args...)
@@ -101,7 +98,7 @@ func TestNUMABinding(t *testing.T) {
 // restart.
 func TestNUMABindingWarm(t *testing.T) {
 	t.Parallel()
-	dir := warmDir(t, "script.py", `
+	dir := drive.WarmDir(t, "script.py", `
 import json, os, sys
 print("on", os.environ["LOCAL_RANK"], ",".join(map(str, sorted(os.sched_getaffinity(0)))), flush=True)
 if os.environ["TORCHELASTIC_RESTART_COUNT"] + os.environ["RANK"] == "01":
@@ -115,17 +112,17 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] + os.environ["RANK"] == "01":
 	if strings.Count(want[0], ",") != strings.Count(want[1], ",") {
 		t.Skipf("the nodes have different numbers of CPUs: %q", want)
 	}
-	got := startWarm(t, dir, environ, "--numa-binding", "node", "--warm", "json", "--max-restarts", "1").End()
-	wantWarm(t, got, 0, 4)
+	got := drive.StartWarm(t, dir, environ, "--numa-binding", "node", "--warm", "json", "--max-restarts", "1").End()
+	drive.WantWarm(t, got, 0, 4)
 	if d := cmp.Diff(want, seen(t, got, 2)); d != "" {
 		t.Errorf("(-dry run +workers)\n%s", d)
 	}
-	got = startWarm(t, dir, append(environ, "OMP_PROC_BIND=true"), "--numa-binding", "node", "--warm", "json", "--max-restarts", "1").End()
+	got = drive.StartWarm(t, dir, append(environ, "OMP_PROC_BIND=true"), "--numa-binding", "node", "--warm", "json", "--max-restarts", "1").End()
 	if d := cmp.Diff(want, seen(t, got, 2)); d != "" {
 		t.Errorf("with OMP_PROC_BIND (-dry run +workers)\n%s", d)
 	}
 	if want[0] != want[1] {
-		wantWarm(t, got, 0, 0, "with OMP_PROC_BIND a library may keep those")
+		drive.WantWarm(t, got, 0, 0, "with OMP_PROC_BIND a library may keep those")
 	}
 }
 
@@ -195,7 +192,7 @@ func TestNUMABindingLikeTorchrun(t *testing.T) {
 	environ := []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "MUSTER_FAKE=" + fakeGPUs(t, "0", "0"), "MUSTER_FAKE_ON_REAL=1"}
 	bound := 0
 	for _, mode := range []string{"node", "socket", "exclusive", "core-complex"} {
-		args := []string{"--standalone", "--nproc-per-node", "2", "--numa-binding", mode, "--no-python", "sh", "-c", sayCPUs}
+		args := []string{"--standalone", "--nproc-per-node", "2", "--numa-binding", mode, "--no-python", "sh", "-c", drive.SayCPUs}
 		theirs := drive.Command(t, environ, python, append([]string{"-c", torchrunOnFakes}, args...)...)
 		ours := drive.Run(t, environ, append([]string{"torchrun"}, args...)...)
 		if theirs.Status != 0 { // one core for two, or a machine that tells nothing of its caches
@@ -231,7 +228,7 @@ func TestFakeCPUs(t *testing.T) {
 	// Half of the fake's 32 cores are on each node, and so is half of what is here.
 	n := len(cpus)
 	want := []string{accel.FormatList(cpus[:max(15*n/32+1, n/2)]), accel.FormatList(cpus[n/2:])}
-	args := []string{"run", "-n", "gpu", "--numa-binding", "node", "--", "sh", "-c", sayCPUs}
+	args := []string{"run", "-n", "gpu", "--numa-binding", "node", "--", "sh", "-c", drive.SayCPUs}
 	if diff := cmp.Diff(want, planned(t, environ, args...)); diff != "" {
 		t.Errorf("planned (-want +got)\n%s", diff)
 	}

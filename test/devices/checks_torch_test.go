@@ -1,4 +1,4 @@
-package main
+package devices
 
 import (
 	"fmt"
@@ -164,7 +164,7 @@ func TestCheckForked(t *testing.T) {
 	if got.Status != 0 || strings.Count(got.Stdout, "trains with True") != 2 {
 		t.Errorf("status %d:\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
-	if checks, workers := strings.Count(got.Stderr, `"what":"the check of device 0"`), forked(got); checks != 2 || workers != 2 {
+	if checks, workers := strings.Count(got.Stderr, `"what":"the check of device 0"`), drive.Forked(got); checks != 2 || workers != 2 {
 		t.Errorf("%d processes of the check and %d workers were forked, want 2 and 2\n%s", checks, workers, got.Stderr)
 	}
 	if report, _ := os.ReadFile(filepath.Join(dir, "network-check-0.txt")); !strings.Contains(string(report), "all 2 nodes may take part") {

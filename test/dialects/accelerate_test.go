@@ -1,4 +1,4 @@
-package main
+package dialects
 
 import (
 	"encoding/json"
@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // dumped is what testdata/accelerate/dump.py wrote.
@@ -52,9 +53,9 @@ func TestAccelerateLaunch(t *testing.T) {
 	t.Parallel()
 	bin := acceleratePeer(t)
 	home := t.TempDir()
-	script := testScript(t, "accelerate", "dump.py")
+	script := drive.Script(t, "accelerate", "dump.py")
 	fsdp := filepath.Join(home, "fsdp.yaml")
-	if err := os.WriteFile(fsdp, []byte("main_process_port: "+freePort(t)+`
+	if err := os.WriteFile(fsdp, []byte("main_process_port: "+drive.FreePort(t)+`
 distributed_type: FSDP
 mixed_precision: bf16
 num_processes: 2
@@ -66,7 +67,7 @@ fsdp_config:
 `), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	port := freePort(t)
+	port := drive.FreePort(t)
 	for _, c := range []struct {
 		name    string
 		args    []string
@@ -84,26 +85,26 @@ fsdp_config:
 		{
 			name: "stale variables", args: []string{
 				"--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--rdzv_backend", "c10d", "--main_process_ip", "127.0.0.1",
-				"--main_process_port", freePort(t), "--machine_rank", "0",
+				"--main_process_port", drive.FreePort(t), "--machine_rank", "0",
 			},
 			env: []string{"WORLD_SIZE=4", "RANK=2", "MASTER_ADDR=job-master-0", "MASTER_PORT=23456"}, workers: []string{"0", "1"},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			args := append(slices.Clone(c.args), script, "--lr", "0.1")
-			run := func(launch func(environ []string) outcome) map[string]dumped {
+			run := func(launch func(environ []string) drive.Outcome) map[string]dumped {
 				dir := t.TempDir()
 				if got := launch(append([]string{"DUMP=" + dir, "HOME=" + home, "HF_HOME=" + home, "CUDA_VISIBLE_DEVICES="},
-					c.env...)); got.status != 0 {
-					t.Fatalf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+					c.env...)); got.Status != 0 {
+					t.Fatalf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 				}
 				return dumps(t, dir)
 			}
-			theirs := run(func(environ []string) outcome {
-				return command(t, environ, filepath.Join(bin, "accelerate"), append([]string{"launch"}, args...)...)
+			theirs := run(func(environ []string) drive.Outcome {
+				return drive.Command(t, environ, filepath.Join(bin, "accelerate"), append([]string{"launch"}, args...)...)
 			})
-			ours := run(func(environ []string) outcome {
-				return muster(t, append(environ, "PYTHON_EXEC="+filepath.Join(bin, "python")),
+			ours := run(func(environ []string) drive.Outcome {
+				return drive.Run(t, append(environ, "PYTHON_EXEC="+filepath.Join(bin, "python")),
 					append([]string{"accelerate", "launch"}, args...)...)
 			})
 			for _, all := range []map[string]dumped{theirs, ours} {
@@ -156,23 +157,23 @@ func compareDumps(t *testing.T, rank, port string, theirs, ours dumped) {
 // a PyTorchJob whose variables count machines.
 func TestAccelerateMixed(t *testing.T) {
 	t.Parallel()
-	bin, dir, port := acceleratePeer(t), t.TempDir(), freePort(t)
+	bin, dir, port := acceleratePeer(t), t.TempDir(), drive.FreePort(t)
 	args := func(rank string) []string {
 		return []string{
 			"launch", "--multi_gpu", "--num_processes", "4", "--num_machines", "2", "--rdzv_backend", "c10d", "--main_process_ip",
 			"localhost",
-			"--main_process_port", port, "--machine_rank", rank, testScript(t, "accelerate", "dump.py"),
+			"--main_process_port", port, "--machine_rank", rank, drive.Script(t, "accelerate", "dump.py"),
 		}
 	}
 	environ := []string{
 		"DUMP=" + dir, "HF_HOME=" + dir, "CUDA_VISIBLE_DEVICES=", "WORLD_SIZE=2", "MASTER_ADDR=stale", "MASTER_PORT=1",
 		"PYTHON_EXEC=" + filepath.Join(bin, "python"),
 	}
-	ours := start(t, append(environ, "RANK=0"), append([]string{"accelerate"}, args("0")...)...)
-	theirs := command(t, append(environ, "RANK=1"), filepath.Join(bin, "accelerate"), args("1")...)
-	got := ours.wait()
-	if theirs.status != 0 || got.status != 0 {
-		t.Fatalf("status %d under accelerate, %d under muster\n%s\n%s", theirs.status, got.status, theirs.stderr, got.stderr)
+	ours := drive.Start(t, append(environ, "RANK=0"), append([]string{"accelerate"}, args("0")...)...)
+	theirs := drive.Command(t, append(environ, "RANK=1"), filepath.Join(bin, "accelerate"), args("1")...)
+	got := ours.End()
+	if theirs.Status != 0 || got.Status != 0 {
+		t.Fatalf("status %d under accelerate, %d under muster\n%s\n%s", theirs.Status, got.Status, theirs.Stderr, got.Stderr)
 	}
 	all := dumps(t, dir)
 	if len(all) != 4 {
@@ -197,15 +198,15 @@ func TestAccelerateMixed(t *testing.T) {
 func TestAccelerateCPU(t *testing.T) {
 	t.Parallel()
 	bin := acceleratePeer(t)
-	got := muster(t, []string{"PYTHON_EXEC=" + filepath.Join(bin, "python"), "HF_HOME=" + t.TempDir(), "CUDA_VISIBLE_DEVICES="},
+	got := drive.Run(t, []string{"PYTHON_EXEC=" + filepath.Join(bin, "python"), "HF_HOME=" + t.TempDir(), "CUDA_VISIBLE_DEVICES="},
 		"accelerate", "launch", "--cpu", "--num_processes", "2", "--num_cpu_threads_per_process", "1",
-		testScript(t, "accelerate", "state.py"))
-	if got.status != 0 {
-		t.Fatalf("status %d\n%s", got.status, got.stderr)
+		drive.Script(t, "accelerate", "state.py"))
+	if got.Status != 0 {
+		t.Fatalf("status %d\n%s", got.Status, got.Stderr)
 	}
 	for rank := range 2 {
-		if want := fmt.Sprintf("rank %d of 2: MULTI_CPU gloo [0, 1] threads 1", rank); !strings.Contains(got.stdout, want) {
-			t.Errorf("no %q in:\n%s", want, got.stdout)
+		if want := fmt.Sprintf("rank %d of 2: MULTI_CPU gloo [0, 1] threads 1", rank); !strings.Contains(got.Stdout, want) {
+			t.Errorf("no %q in:\n%s", want, got.Stdout)
 		}
 	}
 }
@@ -214,20 +215,20 @@ func TestAccelerateCPU(t *testing.T) {
 // meet by these, and not by muster.
 func TestAccelerateUnderMPI(t *testing.T) {
 	t.Parallel()
-	bin, port := acceleratePeer(t), freePort(t)
-	var jobs []*testJob
+	bin, port := acceleratePeer(t), drive.FreePort(t)
+	var jobs []*drive.Job
 	for rank := range 2 {
 		place := fmt.Sprintf("OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=%d OMPI_COMM_WORLD_LOCAL_RANK=%d OMPI_COMM_WORLD_LOCAL_SIZE=2",
 			rank, rank)
 		environ := append(strings.Fields(place), "PYTHON_EXEC="+filepath.Join(bin, "python"), "HF_HOME="+t.TempDir(),
 			"CUDA_VISIBLE_DEVICES=")
-		jobs = append(jobs, start(t, environ, "accelerate", "launch", "--cpu", "--num_processes", "2", "--main_process_port", port,
-			"--num_cpu_threads_per_process", "1", testScript(t, "accelerate", "state.py")))
+		jobs = append(jobs, drive.Start(t, environ, "accelerate", "launch", "--cpu", "--num_processes", "2", "--main_process_port", port,
+			"--num_cpu_threads_per_process", "1", drive.Script(t, "accelerate", "state.py")))
 	}
 	for rank, j := range jobs {
-		got := j.wait()
-		if want := fmt.Sprintf("rank %d of 2: MULTI_CPU gloo [0, 1] threads 1\n", rank); got.status != 0 || got.stdout != want {
-			t.Errorf("status %d, %q, want %q\n%s", got.status, got.stdout, want, got.stderr)
+		got := j.End()
+		if want := fmt.Sprintf("rank %d of 2: MULTI_CPU gloo [0, 1] threads 1\n", rank); got.Status != 0 || got.Stdout != want {
+			t.Errorf("status %d, %q, want %q\n%s", got.Status, got.Stdout, want, got.Stderr)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package dialects
 
 import (
 	"fmt"
@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // TestDDP trains with DistributedDataParallel under the newest PyTorch and under the oldest store protocol in use.
@@ -23,10 +24,10 @@ func TestDDP(t *testing.T) {
 		"Debian's PyTorch 1.13.1":          testutil.DebianTorch,
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := muster(t, []string{"PYTHON_EXEC=" + python(t)}, "torchrun", "--standalone", "--nproc-per-node", "2",
-				testScript(t, "torch", "ddp.py"))
-			if got.status != 0 || strings.Count(got.stdout, "finished") != 2 {
-				t.Fatalf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+			got := drive.Run(t, []string{"PYTHON_EXEC=" + python(t)}, "torchrun", "--standalone", "--nproc-per-node", "2",
+				drive.Script(t, "torch", "ddp.py"))
+			if got.Status != 0 || strings.Count(got.Stdout, "finished") != 2 {
+				t.Fatalf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 			}
 		})
 	}
@@ -44,12 +45,12 @@ func TestCrashSurvived(t *testing.T) {
 	survived := 0
 	for i := range runs {
 		victims := fmt.Sprintf("VICTIMS=%d,%d,%d", i%workers, (i+1)%workers, (i+workers-1)%workers)
-		got := muster(t, []string{victims}, "run", "-n", strconv.Itoa(workers), "--max-restarts", "3", "--", python, "-u",
-			testScript(t, "torch", "crash.py"))
-		if got.status == 0 && strings.Count(got.stdout, "finished") == workers && strings.Count(got.stderr, "SIGKILL") >= 3 {
+		got := drive.Run(t, []string{victims}, "run", "-n", strconv.Itoa(workers), "--max-restarts", "3", "--", python, "-u",
+			drive.Script(t, "torch", "crash.py"))
+		if got.Status == 0 && strings.Count(got.Stdout, "finished") == workers && strings.Count(got.Stderr, "SIGKILL") >= 3 {
 			survived++
 		} else {
-			t.Errorf("run %d: status %d\n%s%s", i, got.status, got.stdout, got.stderr)
+			t.Errorf("run %d: status %d\n%s%s", i, got.Status, got.Stdout, got.Stderr)
 		}
 	}
 	t.Logf("%d of %d jobs survived", survived, runs)
@@ -59,12 +60,12 @@ func TestCrashSurvived(t *testing.T) {
 func TestEnvironmentLikeTorchrun(t *testing.T) {
 	t.Parallel()
 	torchrun := testutil.Torchrun(t)
-	dump := func(launch func(dir string, args ...string) outcome) map[string]string {
+	dump := func(launch func(dir string, args ...string) drive.Outcome) map[string]string {
 		dir := t.TempDir()
 		got := launch(dir, "--standalone", "--nproc-per-node", "2", "--max-restarts", "3", "--role", "trainer",
 			"--no-python", "sh", "-c", `env > "$DUMP/$LOCAL_RANK"`)
-		if got.status != 0 {
-			t.Fatalf("status %d\n%s", got.status, got.stderr)
+		if got.Status != 0 {
+			t.Fatalf("status %d\n%s", got.Status, got.Stderr)
 		}
 		text, err := os.ReadFile(filepath.Join(dir, "1"))
 		if err != nil {
@@ -77,11 +78,11 @@ func TestEnvironmentLikeTorchrun(t *testing.T) {
 		}
 		return vars
 	}
-	theirs := dump(func(dir string, args ...string) outcome {
-		return command(t, []string{"DUMP=" + dir}, torchrun, args...)
+	theirs := dump(func(dir string, args ...string) drive.Outcome {
+		return drive.Command(t, []string{"DUMP=" + dir}, torchrun, args...)
 	})
-	ours := dump(func(dir string, args ...string) outcome {
-		return muster(t, []string{"DUMP=" + dir}, append([]string{"torchrun"}, args...)...)
+	ours := dump(func(dir string, args ...string) drive.Outcome {
+		return drive.Run(t, []string{"DUMP=" + dir}, append([]string{"torchrun"}, args...)...)
 	})
 	// What differs by nature is compared by its form.
 	forms := map[string]string{
@@ -118,16 +119,16 @@ func TestErrorFile(t *testing.T) {
 	if err := os.WriteFile(script, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got := muster(t, []string{asText, "PYTHON_EXEC=" + testutil.Torch(t)}, "torchrun", "--standalone", "--nproc-per-node", "2", script)
-	if got.status != 1 {
-		t.Errorf("status %d, want 1", got.status)
+	got := drive.Run(t, []string{drive.AsText, "PYTHON_EXEC=" + testutil.Torch(t)}, "torchrun", "--standalone", "--nproc-per-node", "2", script)
+	if got.Status != 1 {
+		t.Errorf("status %d, want 1", got.Status)
 	}
 	for _, want := range []string{
 		"boom.py FAILED", "Root Cause (first observed failure):", "rank      : 1 (local_rank: 1)",
 		"ValueError: boom of rank 1", "error.json",
 	} {
-		if !strings.Contains(got.stderr, want) {
-			t.Errorf("the summary lacks %q:\n%s", want, got.stderr)
+		if !strings.Contains(got.Stderr, want) {
+			t.Errorf("the summary lacks %q:\n%s", want, got.Stderr)
 		}
 	}
 }
@@ -140,20 +141,20 @@ func TestEventRecords(t *testing.T) {
 		"--standalone", "--nproc-per-node", "2", "--event-log-handler", "console", "--max-restarts", "1", "--no-python",
 		"sh", "-c", `[ "$TORCHELASTIC_RESTART_COUNT$RANK" != 01 ] || exit 3; sleep 0.2`,
 	}
-	shape := func(got outcome) []string {
-		if got.status != 0 {
-			t.Fatalf("status %d\n%s", got.status, got.stderr)
+	shape := func(got drive.Outcome) []string {
+		if got.Status != 0 {
+			t.Fatalf("status %d\n%s", got.Status, got.Stderr)
 		}
 		var lines []string
-		for line := range strings.Lines(got.stderr) {
+		for line := range strings.Lines(got.Stderr) {
 			if r, ok := eventShape(line); ok {
 				lines = append(lines, r)
 			}
 		}
 		return lines
 	}
-	theirs := shape(command(t, nil, testutil.Torchrun(t), args...))
-	ours := shape(muster(t, nil, append([]string{"torchrun"}, args...)...))
+	theirs := shape(drive.Command(t, nil, testutil.Torchrun(t), args...))
+	ours := shape(drive.Run(t, nil, append([]string{"torchrun"}, args...)...))
 	if len(theirs) == 0 {
 		t.Fatal("the real torchrun printed no event")
 	}
@@ -187,8 +188,8 @@ func TestFileTimer(t *testing.T) {
 	if err := os.WriteFile(script, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got := muster(t, []string{"PYTHON_EXEC=" + testutil.Torch(t), "TORCHELASTIC_ENABLE_FILE_TIMER=1"}, "torchrun", "--standalone", script)
-	if got.status != 137 || !strings.Contains(got.stderr, "too slow") {
-		t.Errorf("status %d, want 137\n%s", got.status, got.stderr)
+	got := drive.Run(t, []string{"PYTHON_EXEC=" + testutil.Torch(t), "TORCHELASTIC_ENABLE_FILE_TIMER=1"}, "torchrun", "--standalone", script)
+	if got.Status != 137 || !strings.Contains(got.Stderr, "too slow") {
+		t.Errorf("status %d, want 137\n%s", got.Status, got.Stderr)
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package warm
 
 import (
 	"fmt"
@@ -68,9 +68,9 @@ func TestWarmLearns(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
 	environ := lateSite(t, "late.py", lateBulk+"value = 1\n")
-	dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"))
+	dir := drive.WarmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"))
 	run := func() drive.Outcome {
-		j := startWarm(t, dir, environ, "--warm", "auto", "--max-restarts", "1")
+		j := drive.StartWarm(t, dir, environ, "--warm", "auto", "--max-restarts", "1")
 		testutil.Eventually(t, time.Minute, "both workers run", func() bool { return strings.Count(j.Out.String(), "attempt 0") == 2 })
 		testutil.Eventually(t, time.Minute, "a template knows what they import", func() bool {
 			return strings.Contains(j.Err.String(), `"learned":1`)
@@ -84,10 +84,10 @@ func TestWarmLearns(t *testing.T) {
 		}
 		return o
 	}
-	wantWarm(t, run(), 0, 4, "rank 0 attempt 0 not there 1", "rank 1 attempt 0 not there 1", "rank 0 attempt 1 there 1",
+	drive.WantWarm(t, run(), 0, 4, "rank 0 attempt 0 not there 1", "rank 1 attempt 0 not there 1", "rank 0 attempt 1 there 1",
 		"rank 1 attempt 1 there 1",
 		"better template ready")
-	wantWarm(t, run(), 0, 4, "rank 0 attempt 0 there 1", "rank 1 attempt 0 there 1", "rank 0 attempt 1 there 1")
+	drive.WantWarm(t, run(), 0, 4, "rank 0 attempt 0 there 1", "rank 1 attempt 0 there 1", "rank 0 attempt 1 there 1")
 
 	site, err := filepath.Glob(filepath.Join(strings.TrimPrefix(environ[0], "PYTHONUSERBASE="), "lib", "*", "site-packages", "late.py"))
 	if err != nil || len(site) != 1 {
@@ -96,7 +96,7 @@ func TestWarmLearns(t *testing.T) {
 	if err := os.WriteFile(site[0], []byte(lateBulk+"value = 22\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	wantWarm(t, run(), 0, 4, "rank 0 attempt 0 not there 22", "rank 0 attempt 1 there 22")
+	drive.WantWarm(t, run(), 0, 4, "rank 0 attempt 0 not there 22", "rank 0 attempt 1 there 22")
 }
 
 // TestWarmLearnsNoHarm: late imports that come out differently when they come early, each in a job whose restart must
@@ -153,14 +153,14 @@ func TestWarmLearnsNoHarm(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			environ := lateSite(t, "late.py", lateBulk+c.module+"\n", "one_way.py", "", "other_way.py", "")
-			dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, c.before))
-			j := startWarm(t, dir, environ, "--warm", "auto", "--max-restarts", "1")
+			dir := drive.WarmDir(t, "script.py", fmt.Sprintf(lateScript, c.before))
+			j := drive.StartWarm(t, dir, environ, "--warm", "auto", "--max-restarts", "1")
 			testutil.Eventually(t, time.Minute, "both workers run", func() bool { return strings.Count(j.Out.String(), "attempt 0") == 2 })
 			waitFor(t, j, "better template ready") // with the rest
 			time.Sleep(time.Second)
 			touch(t, filepath.Join(dir, "go"))
 			o := j.End()
-			wantWarm(t, o, 0, 4, "rank 0 attempt 1 not there", "rank 1 attempt 1 not there", c.says)
+			drive.WantWarm(t, o, 0, 4, "rank 0 attempt 1 not there", "rank 1 attempt 1 not there", c.says)
 			if name != "reads what the script set" && strings.Count(o.Stdout, "there x") != 4 || strings.Contains(o.Stdout, "unset") {
 				t.Errorf("the module came out differently:\n%s", o.Stdout)
 			}
@@ -179,17 +179,17 @@ func TestWarmLearnsWhatPackagesDo(t *testing.T) {
 warnings.filterwarnings("ignore", message="late is early")
 value = len(sysconfig.get_config_vars()) > 0
 `)
-	dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, "pass")+`
+	dir := drive.WarmDir(t, "script.py", fmt.Sprintf(lateScript, "pass")+`
 import warnings
 warnings.warn("late is early")
 print("filters", [f[1].pattern for f in warnings.filters if f[1]], flush=True)
 `)
-	j := startWarm(t, dir, environ, "--warm", "auto", "--max-restarts", "1")
+	j := drive.StartWarm(t, dir, environ, "--warm", "auto", "--max-restarts", "1")
 	waitFor(t, j, `"learned":1`)
 	time.Sleep(time.Second)
 	touch(t, filepath.Join(dir, "go"))
 	o := j.End()
-	wantWarm(t, o, 0, 4, "rank 0 attempt 0 not there True", "rank 0 attempt 1 there True", "rank 1 attempt 1 there True")
+	drive.WantWarm(t, o, 0, 4, "rank 0 attempt 0 not there True", "rank 0 attempt 1 there True", "rank 1 attempt 1 there True")
 	if strings.Count(o.Stdout, "filters ['late is early']") != 2 || strings.Contains(o.Stderr, "late is early") {
 		t.Errorf("unexpected output:\n%s%s", o.Stdout, o.Stderr)
 	}
@@ -200,7 +200,7 @@ func TestWarmLearnsWhatAllImport(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
 	environ := lateSite(t, "late.py", lateBulk+"value = 1\n", "board.py", lateBulk)
-	dir := warmDir(t, "own.py", lateBulk+"print('own runs', flush=True)\n", "script.py",
+	dir := drive.WarmDir(t, "own.py", lateBulk+"print('own runs', flush=True)\n", "script.py",
 		fmt.Sprintf(lateScript, "import own\n    if os.environ['RANK'] == '0': import board")+
 			"print('had', [m for m in ('late', 'board', 'own') if m in had], flush=True)\n")
 	script := filepath.Join(dir, "script.py")
@@ -211,12 +211,12 @@ func TestWarmLearnsWhatAllImport(t *testing.T) {
 	if err := os.WriteFile(script, []byte("import sys\nhad = set(sys.modules)\n"+string(text)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	j := startWarm(t, dir, append(environ, "PYTHONPATH="), "--warm", "auto", "--max-restarts", "1")
+	j := drive.StartWarm(t, dir, append(environ, "PYTHONPATH="), "--warm", "auto", "--max-restarts", "1")
 	waitFor(t, j, "better template ready")
 	time.Sleep(time.Second)
 	touch(t, filepath.Join(dir, "go"))
 	o := j.End()
-	wantWarm(t, o, 0, 4, "had ['late']")
+	drive.WantWarm(t, o, 0, 4, "had ['late']")
 	if strings.Count(o.Stdout, "had ['late']") != 2 || strings.Count(o.Stdout, "own runs") != 4 {
 		t.Errorf("unexpected output:\n%s", o.Stdout)
 	}
@@ -228,8 +228,8 @@ func TestWarmLearnsSlowly(t *testing.T) {
 	testutil.Long(t)
 	environ := lateSite(t, "late.py",
 		lateBulk+"import os, time\nwhile os.path.exists(os.environ['DIR'] + '/slow'): time.sleep(0.01)\nvalue = 1\n")
-	dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"))
-	j := startWarm(t, dir, environ, "--warm", "auto", "--max-restarts", "1")
+	dir := drive.WarmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"))
+	j := drive.StartWarm(t, dir, environ, "--warm", "auto", "--max-restarts", "1")
 	testutil.Eventually(t, time.Minute, "both workers run", func() bool { return strings.Count(j.Out.String(), "attempt 0") == 2 })
 	touch(t, filepath.Join(dir, "slow"))
 	testutil.Eventually(t, time.Minute, "another template is being made", func() bool { return len(templates(t, j)) == 4 }) // and two spares
@@ -249,7 +249,7 @@ func TestWarmLearnsSlowly(t *testing.T) {
 // TestWarmDefault: muster run restarts warm where it restarts, and nothing else does so unasked.
 func TestWarmDefault(t *testing.T) {
 	t.Parallel()
-	script := filepath.Join(warmDir(t, "script.py", "import json\n"), "script.py")
+	script := filepath.Join(drive.WarmDir(t, "script.py", "import json\n"), "script.py")
 	for args, want := range map[string]string{
 		"run --max-restarts 1 -- python3 " + script:                                    "of restarts, where they can be shared",
 		"run --max-restarts 1 --warm off -- python3 " + script:                         "",
@@ -277,14 +277,14 @@ func TestWarmRestartsOnly(t *testing.T) {
 	environ := lateSite(t, "late.py", lateBulk+"value = 1\n")
 	t.Run("early", func(t *testing.T) {
 		t.Parallel()
-		dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"), "go", "")
-		o := startWarm(t, dir, environ, "--warm", "restarts", "--max-restarts", "1").End()
-		wantWarm(t, o, 0, 0, "rank 1 attempt 1 not there", "no template of warm starts is ready")
+		dir := drive.WarmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"), "go", "")
+		o := drive.StartWarm(t, dir, environ, "--warm", "restarts", "--max-restarts", "1").End()
+		drive.WantWarm(t, o, 0, 0, "rank 1 attempt 1 not there", "no template of warm starts is ready")
 	})
 	t.Run("later", func(t *testing.T) {
 		t.Parallel()
-		dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"))
-		j := startWarm(t, dir, environ, "--warm", "restarts", "--max-restarts", "1")
+		dir := drive.WarmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"))
+		j := drive.StartWarm(t, dir, environ, "--warm", "restarts", "--max-restarts", "1")
 		testutil.Eventually(t, time.Minute, "both workers run", func() bool { return strings.Count(j.Out.String(), "attempt 0") == 2 })
 		if len(templates(t, j)) > 0 {
 			t.Error("there is a template at once")
@@ -292,32 +292,32 @@ func TestWarmRestartsOnly(t *testing.T) {
 		waitFor(t, j, "template ready")
 		testutil.Eventually(t, time.Minute, "the next workers are there", func() bool { return len(templates(t, j)) == 3 })
 		touch(t, filepath.Join(dir, "go"))
-		wantWarm(t, j.End(), 0, 2, "rank 1 attempt 1 not there", "the workers restart warm")
+		drive.WantWarm(t, j.End(), 0, 2, "rank 1 attempt 1 not there", "the workers restart warm")
 		j.NothingLeft(dir)
 	})
 	t.Run("by default", func(t *testing.T) {
 		t.Parallel()
-		dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"))
-		j := startWarm(t, dir, environ, "--max-restarts", "1")
+		dir := drive.WarmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"))
+		j := drive.StartWarm(t, dir, environ, "--max-restarts", "1")
 		testutil.Eventually(t, time.Minute, "the next workers are there", func() bool { return len(templates(t, j)) == 3 })
 		touch(t, filepath.Join(dir, "go"))
-		wantWarm(t, j.End(), 0, 2, "rank 1 attempt 1 not there", "the workers restart warm")
+		drive.WantWarm(t, j.End(), 0, 2, "rank 1 attempt 1 not there", "the workers restart warm")
 		j.NothingLeft(dir)
 	})
 	t.Run("while it is made", func(t *testing.T) {
 		t.Parallel()
-		dir := warmDir(t, "script.py", strings.Replace(fmt.Sprintf(lateScript, "pass"), "import os,", "import late\nimport os,", 1))
+		dir := drive.WarmDir(t, "script.py", strings.Replace(fmt.Sprintf(lateScript, "pass"), "import os,", "import late\nimport os,", 1))
 		slow := lateSite(t, "late.py", "import os, time\nwhile 'RANK' not in os.environ.copy(): time.sleep(1)\nvalue = 1\n")
-		j := startWarm(t, dir, slow, "--warm", "restarts", "--max-restarts", "1")
+		j := drive.StartWarm(t, dir, slow, "--warm", "restarts", "--max-restarts", "1")
 		testutil.Eventually(t, time.Minute, "a template is being made", func() bool { return len(templates(t, j)) == 1 })
 		touch(t, filepath.Join(dir, "go"))
-		wantWarm(t, j.End(), 0, 0, "rank 1 attempt 1 there", "no template of warm starts is ready")
+		drive.WantWarm(t, j.End(), 0, 0, "rank 1 attempt 1 there", "no template of warm starts is ready")
 		j.NothingLeft(dir)
 	})
 	t.Run("stopped", func(t *testing.T) {
 		t.Parallel()
-		dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"))
-		j := startWarm(t, dir, environ, "--warm", "restarts", "--max-restarts", "1")
+		dir := drive.WarmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"))
+		j := drive.StartWarm(t, dir, environ, "--warm", "restarts", "--max-restarts", "1")
 		waitFor(t, j, "template ready")
 		testutil.Eventually(t, time.Minute, "the next workers are there", func() bool { return len(templates(t, j)) == 3 })
 		for _, pid := range templates(t, j) {
@@ -326,7 +326,7 @@ func TestWarmRestartsOnly(t *testing.T) {
 		testutil.Eventually(t, time.Minute, "it is seen",
 			func() bool { return strings.Contains(j.Err.String(), "the template of warm starts ended") })
 		touch(t, filepath.Join(dir, "go"))
-		wantWarm(t, j.End(), 0, 0, "rank 1 attempt 1 not there")
+		drive.WantWarm(t, j.End(), 0, 0, "rank 1 attempt 1 not there")
 		j.NothingLeft(dir)
 	})
 }
@@ -348,8 +348,8 @@ func TestWarmSlowAnswer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dir := warmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"))
-			j := startWarm(t, dir, environ, "--warm", "restarts", "--max-restarts", "1")
+			dir := drive.WarmDir(t, "script.py", fmt.Sprintf(lateScript, "pass"))
+			j := drive.StartWarm(t, dir, environ, "--warm", "restarts", "--max-restarts", "1")
 			testutil.Eventually(t, time.Minute, "the next workers are there", func() bool { return len(templates(t, j)) == 3 })
 			template := slices.Min(templates(t, j)) // the others are its forks
 			if err := syscall.Kill(template, syscall.SIGSTOP); err != nil {
@@ -362,7 +362,7 @@ func TestWarmSlowAnswer(t *testing.T) {
 				t.Fatal(err)
 			}
 			o := j.End()
-			wantWarm(t, o, 0, c.workers, "rank 1 attempt 1 not there", c.says)
+			drive.WantWarm(t, o, 0, c.workers, "rank 1 attempt 1 not there", c.says)
 			if name == "killed" && strings.Contains(o.Stderr, "has not gone on") {
 				t.Errorf("the restart has waited for a template that was gone\n%s", o.Stderr)
 			}

@@ -1,4 +1,4 @@
-package main
+package hang
 
 import (
 	"encoding/json"
@@ -16,6 +16,7 @@ import (
 	"muster/internal/testutil"
 	"muster/launch/diagnose"
 	"muster/launch/report"
+	"muster/test/drive"
 )
 
 // hangWay is a way in which test/testdata/hang.py hangs, and what is said of it.
@@ -158,13 +159,13 @@ func hangsInTurn(t *testing.T, ways []hangWay, ranks, odd, more int) {
 			w.prepare(t, ready)
 		}
 	}
-	j := start(t, nil, "run", "-n", strconv.Itoa(ranks), "--run-id", "hangs", "--grace", "1s", "--stacks", "on", "--warm", "torch", "--",
-		python, testScript(t, "hang.py"), strings.Join(names, ","), ready, strconv.Itoa(odd))
+	j := drive.Start(t, nil, "run", "-n", strconv.Itoa(ranks), "--run-id", "hangs", "--grace", "1s", "--stacks", "on", "--warm", "torch", "--",
+		python, drive.Script(t, "hang.py"), strings.Join(names, ","), ready, strconv.Itoa(odd))
 	holder := (odd + 1) % ranks
 	fill := strings.NewReplacer("ODD", strconv.Itoa(odd), "HOLDER", strconv.Itoa(holder))
 	for i, w := range ways {
 		meets(t, ready, i)
-		a, _ := statusOf(t, j.runtimeDir)
+		a, _ := drive.StatusOf(t, j.RuntimeDir)
 		at := slices.IndexFunc(a.Ranks, func(r report.Rank) bool { return r.Rank == odd })
 		pid := a.Ranks[at].PID
 		if w.during != nil {
@@ -198,23 +199,23 @@ func hangsInTurn(t *testing.T, ways []hangWay, ranks, odd, more int) {
 		}
 	}
 	if !ways[len(ways)-1].last {
-		j.wait().expect(t, 0)
+		j.End().Expect(t, 0)
 		return
 	}
-	steering(t, j.runtimeDir, "stop", "--now").expect(t, 0)
-	j.wait().expect(t, 143)
+	drive.Beside(t, j.RuntimeDir, "stop", "--now").Expect(t, 0)
+	j.End().Expect(t, 143)
 }
 
 // looksAgain looks at a hang that was explained so many more times, and counts what is said. No look blames another rank.
 // One may come at a moment at which the cause is not to be seen: between two calls of native code that keeps Python's
 // lock another thread has that lock.
-func looksAgain(t *testing.T, j *testJob, w hangWay, first diagnose.Verdict, more int) {
+func looksAgain(t *testing.T, j *drive.Job, w hangWay, first diagnose.Verdict, more int) {
 	t.Helper()
 	named, cause, blamed := 0, 0, 0
 	for range more {
-		got := steering(t, j.runtimeDir, "diagnose", "-o", "json", "hangs") // others may have jobs here
+		got := drive.Beside(t, j.RuntimeDir, "diagnose", "-o", "json", "hangs") // others may have jobs here
 		var v diagnose.Verdict
-		if err := json.Unmarshal([]byte(got.stdout), &v); err != nil {
+		if err := json.Unmarshal([]byte(got.Stdout), &v); err != nil {
 			t.Errorf("%s: %v: %+v", w.way, err, got)
 			continue
 		}
@@ -288,19 +289,19 @@ func TestSoakHangRestarts(t *testing.T) {
 			if w.prepare != nil {
 				w.prepare(t, ready)
 			}
-			j := start(t, nil, "run", "-n", "3", "--run-id", "again-"+w.way, "--grace", "1s", "--ckpt", "on", "--hang-timeout", "8s",
-				"--on-hang", "dump,restart", "--max-restarts", "1", "--", python, testScript(t, "hang.py"), w.way, ready)
+			j := drive.Start(t, nil, "run", "-n", "3", "--run-id", "again-"+w.way, "--grace", "1s", "--ckpt", "on", "--hang-timeout", "8s",
+				"--on-hang", "dump,restart", "--max-restarts", "1", "--", python, drive.Script(t, "hang.py"), w.way, ready)
 			meets(t, ready, 0)
 			if err := os.WriteFile(ready+".again", nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			got := j.wait()
+			got := j.End()
 			kind := w.kind
 			computes := kind == diagnose.Runs || kind == diagnose.Interpreter || kind == diagnose.Garbage
-			if starved := `"kind":"` + string(diagnose.Starved) + `"`; computes && strings.Contains(got.stderr, starved) {
+			if starved := `"kind":"` + string(diagnose.Starved) + `"`; computes && strings.Contains(got.Stderr, starved) {
 				kind = diagnose.Starved // on a crowded machine that is true, too
 			}
-			got.expect(t, 0, `"message":"the workers hang"`, `"kind":"`+string(kind)+`"`, `"ranks":[1`)
+			got.Expect(t, 0, `"message":"the workers hang"`, `"kind":"`+string(kind)+`"`, `"ranks":[1`)
 		})
 	}
 }

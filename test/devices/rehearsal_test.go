@@ -1,4 +1,4 @@
-package main
+package devices
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // bare returns an interpreter that needs no torch.
@@ -24,7 +25,7 @@ func bare(t *testing.T) string {
 }
 
 // rehearse runs a job of n nodes of one spec, each with two workers that obey its faults as the example trainer does.
-func rehearse(t *testing.T, spec, steps string, flags ...string) outcome {
+func rehearse(t *testing.T, spec, steps string, flags ...string) drive.Outcome {
 	t.Helper()
 	dir := t.TempDir()
 	write := func(name, text string) string {
@@ -46,7 +47,7 @@ for step in range(1, int(sys.argv[1]) + 1):
     rehearsal.after(step)
 `)
 	args := append([]string{"run", "--accelerator", "fake:" + write("spec.yaml", spec), "-n", "2"}, flags...)
-	return muster(t, []string{"MUSTER_LAST_CALL=1s", "PYTHONPATH=" + examples, "PYTHONDONTWRITEBYTECODE=1"},
+	return drive.Run(t, []string{"MUSTER_LAST_CALL=1s", "PYTHONPATH=" + examples, "PYTHONDONTWRITEBYTECODE=1"},
 		append(args, "--", bare(t), trainer, steps)...)
 }
 
@@ -63,10 +64,10 @@ nodes:
 			t.Parallel()
 			got := rehearse(t, strings.Replace(spec, "ATTEMPT", attempt, 1), "20", "--simulate-nodes", "2", "--nnodes", "2",
 				"--max-restarts", "1")
-			said := got.stdout + got.stderr
-			if got.status != 0 || strings.Count(said, "] rehearsal: crash after step 3") != restarts ||
+			said := got.Stdout + got.Stderr
+			if got.Status != 0 || strings.Count(said, "] rehearsal: crash after step 3") != restarts ||
 				strings.Contains(said, "attempt 1") != (restarts == 1) {
-				t.Errorf("status %d, want %d restarts", got.status, restarts)
+				t.Errorf("status %d, want %d restarts", got.Status, restarts)
 			}
 			if restarts == 1 && regexp.MustCompile(`\[node-1 \d\] attempt 0 rank 1 step 4`).MatchString(said) {
 				t.Error("the worker goes on")
@@ -93,9 +94,9 @@ func TestRehearsedOnce(t *testing.T) {
 		t.Run(strings.Trim(more, ", "), func(t *testing.T) {
 			t.Parallel()
 			got := rehearse(t, strings.Replace(spec, "MORE", more, 1), "5", "--max-restarts", "1")
-			crashes := strings.Count(got.stdout+got.stderr, "] rehearsal: crash after step 2")
-			if got.status != status || status == 0 && crashes != 1 || status != 0 && crashes < 2 {
-				t.Errorf("status %d, want %d; %d crashes\n%s%s", got.status, status, crashes, got.stdout, got.stderr)
+			crashes := strings.Count(got.Stdout+got.Stderr, "] rehearsal: crash after step 2")
+			if got.Status != status || status == 0 && crashes != 1 || status != 0 && crashes < 2 {
+				t.Errorf("status %d, want %d; %d crashes\n%s%s", got.Status, status, crashes, got.Stdout, got.Stderr)
 			}
 		})
 	}
@@ -137,19 +138,19 @@ func TestRehearsedCheck(t *testing.T) {
 				t.Fatal(err)
 			}
 			args := append([]string{"run", "--network-check", "--simulate-nodes", "2", "--nnodes", "1:2", "--last-call", "2s"}, c.flags...)
-			got := muster(t, []string{"MUSTER_FAKE=" + spec}, append(args, "--", python, "-c", "print('trains')")...)
+			got := drive.Run(t, []string{"MUSTER_FAKE=" + spec}, append(args, "--", python, "-c", "print('trains')")...)
 			nodes := 2
 			if c.leaves != "" {
 				nodes = 1
 			}
-			if got.status != 0 || strings.Count(got.stdout, "trains") != nodes || !strings.Contains(got.stdout+got.stderr, c.says) {
-				t.Errorf("status %d, want 0, with %d nodes and %q", got.status, nodes, c.says)
+			if got.Status != 0 || strings.Count(got.Stdout, "trains") != nodes || !strings.Contains(got.Stdout+got.Stderr, c.says) {
+				t.Errorf("status %d, want 0, with %d nodes and %q", got.Status, nodes, c.says)
 			}
-			if left := strings.Contains(got.stderr, `"agent":"node-1","exit_code":`+c.leaves); c.leaves != "" && !left {
+			if left := strings.Contains(got.Stderr, `"agent":"node-1","exit_code":`+c.leaves); c.leaves != "" && !left {
 				t.Errorf("node-1 does not leave with %s", c.leaves)
 			}
 			if t.Failed() {
-				t.Log(got.stdout + got.stderr)
+				t.Log(got.Stdout + got.Stderr)
 			}
 		})
 	}
@@ -165,9 +166,9 @@ func TestRehearsalHasNoLimitsOfThisMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	job := fmt.Sprintf("ulimit -n 4096; exec muster --network-check run --simulate-nodes 2 -n 1 -- %s -c 'print(1)'", python)
-	got := command(t, []string{asText, "MUSTER_FAKE=" + spec, "XDG_RUNTIME_DIR=" + t.TempDir()}, "sh", "-c", job)
-	if got.status != 0 || strings.Contains(got.stderr, "open-files") {
-		t.Errorf("status %d\n%s", got.status, got.stderr)
+	got := drive.Command(t, []string{drive.AsText, "MUSTER_FAKE=" + spec, "XDG_RUNTIME_DIR=" + t.TempDir()}, "sh", "-c", job)
+	if got.Status != 0 || strings.Contains(got.Stderr, "open-files") {
+		t.Errorf("status %d\n%s", got.Status, got.Stderr)
 	}
 }
 
@@ -183,15 +184,15 @@ func TestRehearsedAlone(t *testing.T) {
 		if err := os.WriteFile(spec, []byte("version: 1\ndefaults:\n  count: 1\n  "+said+"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		got := muster(t, []string{"MUSTER_FAKE=" + spec}, "run", "--network-check", "--", bare(t), "-c", "print('trains')")
-		if got.status != 0 || !strings.Contains(got.stderr, `"status":"SKIP"`) || !strings.Contains(got.stderr, "no-torch") ||
-			strings.Contains(got.stderr, "which nobody looks at") != warned {
-			t.Errorf("status %d, want 0 and SKIP, and a warning: %v\n%s%s", got.status, warned, got.stdout, got.stderr)
+		got := drive.Run(t, []string{"MUSTER_FAKE=" + spec}, "run", "--network-check", "--", bare(t), "-c", "print('trains')")
+		if got.Status != 0 || !strings.Contains(got.Stderr, `"status":"SKIP"`) || !strings.Contains(got.Stderr, "no-torch") ||
+			strings.Contains(got.Stderr, "which nobody looks at") != warned {
+			t.Errorf("status %d, want 0 and SKIP, and a warning: %v\n%s%s", got.Status, warned, got.Stdout, got.Stderr)
 		}
-		got = muster(t, []string{"MUSTER_FAKE=" + spec}, "run", "--", "true")
-		if told := strings.Count(got.stderr, "which nobody looks at"); got.status != 0 || (told == 1) != warned || told == 1 &&
-			!strings.Contains(got.stderr, "--network-check") {
-			t.Errorf("without a check: status %d, want 0, and a warning: %v\n%s%s", got.status, warned, got.stdout, got.stderr)
+		got = drive.Run(t, []string{"MUSTER_FAKE=" + spec}, "run", "--", "true")
+		if told := strings.Count(got.Stderr, "which nobody looks at"); got.Status != 0 || (told == 1) != warned || told == 1 &&
+			!strings.Contains(got.Stderr, "--network-check") {
+			t.Errorf("without a check: status %d, want 0, and a warning: %v\n%s%s", got.Status, warned, got.Stdout, got.Stderr)
 		}
 	}
 }
@@ -205,9 +206,9 @@ func TestFakeRound(t *testing.T) {
 		t.Fatal(err)
 	}
 	for round, status := range map[string]int{"": 0, "0": 0, "1": 80, "2": 0, "-1": 2, "first": 2} {
-		got := muster(t, []string{"MUSTER_FAKE=" + spec, "MUSTER_FAKE_ROUND=" + round}, "check", "--waive", "shm-writable,disk-space")
-		if got.status != status || status == 80 && !strings.Contains(got.stdout, "gpu-lost") {
-			t.Errorf("round %q: status %d, want %d\n%s%s", round, got.status, status, got.stdout, got.stderr)
+		got := drive.Run(t, []string{"MUSTER_FAKE=" + spec, "MUSTER_FAKE_ROUND=" + round}, "check", "--waive", "shm-writable,disk-space")
+		if got.Status != status || status == 80 && !strings.Contains(got.Stdout, "gpu-lost") {
+			t.Errorf("round %q: status %d, want %d\n%s%s", round, got.Status, status, got.Stdout, got.Stderr)
 		}
 	}
 }
@@ -222,10 +223,10 @@ func TestFakeRoundOfAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, round := range []string{"5", "first"} {
-		got := muster(t, []string{"MUSTER_FAKE=" + spec, "MUSTER_FAKE_ROUND=" + round}, "run", "--network-check", "--", bare(t), "-c",
+		got := drive.Run(t, []string{"MUSTER_FAKE=" + spec, "MUSTER_FAKE_ROUND=" + round}, "run", "--network-check", "--", bare(t), "-c",
 			"print('trains')")
-		if got.status != 80 || !strings.Contains(got.stderr, "remap-failed") || strings.Contains(got.stderr, "not looked at") {
-			t.Errorf("round %s: status %d, want 80\n%s%s", round, got.status, got.stdout, got.stderr)
+		if got.Status != 80 || !strings.Contains(got.Stderr, "remap-failed") || strings.Contains(got.Stderr, "not looked at") {
+			t.Errorf("round %s: status %d, want 80\n%s%s", round, got.Status, got.Stdout, got.Stderr)
 		}
 	}
 }
@@ -238,10 +239,10 @@ func TestSimulatedNodesOfAnother(t *testing.T) {
 	if err := os.WriteFile(spec, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got := muster(t, []string{"MUSTER_FAKE=" + spec, "MUSTER_FAKE_NODE=node-1"}, "run", "--simulate-nodes", "2", "--nnodes", "2", "--",
+	got := drive.Run(t, []string{"MUSTER_FAKE=" + spec, "MUSTER_FAKE_NODE=node-1"}, "run", "--simulate-nodes", "2", "--nnodes", "2", "--",
 		"sh", "-c", "echo is $OF")
-	if got.status != 0 || !strings.Contains(got.stdout, "is zero") || !strings.Contains(got.stdout, "is one") {
-		t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+	if got.Status != 0 || !strings.Contains(got.Stdout, "is zero") || !strings.Contains(got.Stdout, "is one") {
+		t.Errorf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
 }
 
@@ -295,13 +296,13 @@ nodes:
 					t.Fatal(err)
 				}
 			}
-			got := muster(t, []string{"MUSTER_FAKE=" + filepath.Join(dir, "spec.yaml")}, "--token-file", filepath.Join(dir, "token"),
+			got := drive.Run(t, []string{"MUSTER_FAKE=" + filepath.Join(dir, "spec.yaml")}, "--token-file", filepath.Join(dir, "token"),
 				"run", "--network-check", "--simulate-nodes", "2", "--nnodes", "2", "--", python, "-c", "print('trains')")
-			if strings.Contains(got.stderr, "which nobody looks at") {
+			if strings.Contains(got.Stderr, "which nobody looks at") {
 				t.Error("it is said that the network is not probed")
 			}
 			heard := map[string]bool{}
-			for line := range strings.Lines(got.stderr) {
+			for line := range strings.Lines(got.Stderr) {
 				if _, rest, found := strings.Cut(line, `"check":"`); found && strings.Contains(line, "network between nodes") {
 					heard[rest[:strings.Index(rest, `"`)]] = true
 				}
@@ -309,8 +310,8 @@ nodes:
 			for _, id := range []string{"net-rtt", "iface-mismatch", "loopback-hostname"} {
 				delete(heard, id)
 			}
-			if ids := strings.Join(slices.Sorted(maps.Keys(heard)), " "); got.status != 0 || ids != c.says {
-				t.Errorf("status %d, heard of %q, want %q\n%s%s", got.status, ids, c.says, got.stdout, got.stderr)
+			if ids := strings.Join(slices.Sorted(maps.Keys(heard)), " "); got.Status != 0 || ids != c.says {
+				t.Errorf("status %d, heard of %q, want %q\n%s%s", got.Status, ids, c.says, got.Stdout, got.Stderr)
 			}
 		})
 	}

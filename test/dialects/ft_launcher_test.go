@@ -1,4 +1,4 @@
-package main
+package dialects
 
 import (
 	"os"
@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // A script with the client of NVIDIA's resiliency extension runs as it is. The worker that stays in a section is named,
@@ -20,15 +21,15 @@ func TestFTLauncher(t *testing.T) {
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got := muster(t, []string{"PYTHON_EXEC=" + python}, "ft_launcher", "--nproc-per-node", "2", "--max-restarts", "1",
-		"--ft-cfg-path", config, "--log-dir", t.TempDir(), "testdata/nvrx.py")
-	got.expect(t, 0, "rank 0 has calculated", "rank 1 has calculated")
+	got := drive.Run(t, []string{"PYTHON_EXEC=" + python}, "ft_launcher", "--nproc-per-node", "2", "--max-restarts", "1",
+		"--ft-cfg-path", config, "--log-dir", t.TempDir(), drive.Script(t, "nvrx.py"))
+	got.Expect(t, 0, "rank 0 has calculated", "rank 1 has calculated")
 	for _, want := range []string{
 		"rank 1 has not come to all_reduce: it sleeps at",
 		`rank 1 is in section \"evaluation\" for`, "rank_section_timeouts: 5s", "the workers hang", "SIGKILL", "restarting the workers",
 	} {
-		if !strings.Contains(got.stderr, want) {
-			t.Errorf("%q is not said:\n%s", want, got.stderr)
+		if !strings.Contains(got.Stderr, want) {
+			t.Errorf("%q is not said:\n%s", want, got.Stderr)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package devices
 
 import (
 	"os"
@@ -12,33 +12,11 @@ import (
 	"muster/test/drive"
 )
 
-// specFile writes a spec whose defaults have these lines.
-func specFile(t *testing.T, lines ...string) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "spec.yaml")
-	if err := os.WriteFile(file, []byte("version: 1\ndefaults:\n  "+strings.Join(lines, "\n  ")+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
-}
-
-// said returns what workers printed as lines "on ...", sorted, without what muster puts in front.
-func said(o drive.Outcome) []string {
-	var all []string
-	for line := range strings.Lines(o.Stdout) {
-		if _, text, ok := strings.Cut(line, "on "); ok {
-			all = append(all, strings.TrimSpace(text))
-		}
-	}
-	slices.Sort(all)
-	return all
-}
-
 // TestOwnDevices: each worker has its own MIG instance or device, in a fork of a template as by itself, and the same
 // one after a restart.
 func TestOwnDevices(t *testing.T) {
 	t.Parallel()
-	dir := warmDir(t, "script.py", `
+	dir := drive.WarmDir(t, "script.py", `
 import json, os, sys, time
 mask = os.environ[os.environ["MASK"]]
 print("on", os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["LOCAL_RANK"], mask[-4:], flush=True)
@@ -66,14 +44,14 @@ elif os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 			"3", "1",
 		},
 	} {
-		fake := specFile(t, c.spec)
+		fake := drive.SpecFile(t, c.spec)
 		want := []string{"0 0 " + c.first, "0 1 " + c.second, "1 0 " + c.first, "1 1 " + c.second}
 		for warm, forks := range map[string]int{"off": 0, "json": 4} {
 			args := slices.Concat([]string{"run", "--log-level", "debug", "--warm", warm, "--max-restarts", "1"}, strings.Fields(c.args),
 				[]string{"--", "python3", filepath.Join(dir, "script.py")})
 			got := drive.Start(t, append(c.environ, "MUSTER_FAKE="+fake, "PATH=/usr/bin:"+os.Getenv("PATH")), args...).End()
-			wantWarm(t, got, 0, forks)
-			if d := cmp.Diff(want, said(got)); d != "" {
+			drive.WantWarm(t, got, 0, forks)
+			if d := cmp.Diff(want, drive.SaidOn(got)); d != "" {
 				t.Errorf("%s, --warm %s (-want +got)\n%s%s", c.name, warm, d, got.Stderr)
 			}
 		}

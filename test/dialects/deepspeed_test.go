@@ -1,4 +1,4 @@
-package main
+package dialects
 
 import (
 	"fmt"
@@ -88,14 +88,14 @@ func TestDeepSpeedDevices(t *testing.T) {
 		{"count: 0", "", "", "on 0 of 1, 1 here, 0"},
 	} {
 		lines := strings.Split(strings.Trim(c.spec, "{}"), ", ")
-		environ := []string{"MUSTER_FAKE=" + specFile(t, lines...), "MUSTER_FAKE_ON_REAL=1"}
+		environ := []string{"MUSTER_FAKE=" + drive.SpecFile(t, lines...), "MUSTER_FAKE_ON_REAL=1"}
 		if c.env != "" {
 			environ = append(environ, c.env)
 		}
 		args := append([]string{"deepspeed", "--hostfile", "", "--master_port", "0", "--no_python", "--no_local_rank"},
 			strings.Fields(c.args)...)
 		got := drive.Run(t, environ, append(args, "sh", "-c", sayDevices)...)
-		if on := said(got); got.Status != 0 || len(on) == 0 || !strings.HasPrefix("on "+on[0]+" ", c.want+" ") {
+		if on := drive.SaidOn(got); got.Status != 0 || len(on) == 0 || !strings.HasPrefix("on "+on[0]+" ", c.want+" ") {
 			t.Errorf("%s %s %s: status %d, %q, want %q\n%s", c.spec, c.env, c.args, got.Status, on, c.want, got.Stderr)
 		}
 	}
@@ -137,9 +137,9 @@ func TestDeepSpeedCores(t *testing.T) {
 	}
 	list := accel.FormatList(cpus)
 	got := drive.Run(t, nil, "deepspeed", "--num_gpus", "1", "--master_port", "0", "--no_python", "--no_local_rank", "--bind_cores_to_rank",
-		"--bind_core_list", list, "sh", "-c", sayCPUs+" $OMP_NUM_THREADS")
-	if want := fmt.Sprintf("0 %s %d", list, len(cpus)); got.Status != 0 || !slices.Equal(said(got), []string{want}) {
-		t.Errorf("status %d, %q, want %q\n%s", got.Status, said(got), want, got.Stderr)
+		"--bind_core_list", list, "sh", "-c", drive.SayCPUs+" $OMP_NUM_THREADS")
+	if want := fmt.Sprintf("0 %s %d", list, len(cpus)); got.Status != 0 || !slices.Equal(drive.SaidOn(got), []string{want}) {
+		t.Errorf("status %d, %q, want %q\n%s", got.Status, drive.SaidOn(got), want, got.Stderr)
 	}
 	got = drive.Run(t, nil, "deepspeed", "--num_gpus", "2", "--no_python", "--bind_cores_to_rank", "--bind_core_list", "0", "true")
 	if got.Status != 2 || !strings.Contains(got.Stderr, "1 CPU for 2 workers") {
@@ -160,7 +160,7 @@ func TestDeepSpeedOnHosts(t *testing.T) {
 	want := []string{
 		"0 of 3, 0 of 1 on 0 of 2, devices 0", "1 of 3, 0 of 2 on 1 of 2, devices 0,2", "2 of 3, 1 of 2 on 1 of 2, devices 0,2",
 	}
-	if got.Status != 0 || !slices.Equal(said(got), want) {
-		t.Errorf("status %d, %q, want %q\n%s", got.Status, said(got), want, got.Stderr)
+	if got.Status != 0 || !slices.Equal(drive.SaidOn(got), want) {
+		t.Errorf("status %d, %q, want %q\n%s", got.Status, drive.SaidOn(got), want, got.Stderr)
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package dialects
 
 import (
 	"encoding/json"
@@ -55,7 +55,7 @@ with open(os.path.join(place, os.environ["RANK"]), "w") as f:
 // launcherCases returns the cases with the file live, of which those marked soak run under MUSTER_SOAK=1 only.
 func launcherCases(t *testing.T, launcher, python string) []launcherCase {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join("..", "dialect", "testdata", launcher, "*.txtar"))
+	files, err := filepath.Glob(filepath.Join(drive.Root(), "cmd", "dialect", "testdata", launcher, "*.txtar"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no corpus of %s: %v", launcher, err)
 	}

@@ -1,4 +1,4 @@
-package main
+package warm
 
 import (
 	"bytes"
@@ -23,14 +23,14 @@ import (
 	"muster/test/drive"
 )
 
-// TestWarmLikeCold runs every script of testdata/warm with cold and with warm workers: nothing that a script can see or
+// TestWarmLikeCold runs every script of test/testdata/warm with cold and with warm workers: nothing that a script can see or
 // do may differ. A .py file is one script; a .txtar archive holds main.py and what stands beside it, and in site/ what
 // is installed in the interpreter's user site. The comments in front say how it is run, see warmCase;
 // of several ways each run has one, of dialects and interpreters two, and make soak all.
 func TestWarmLikeCold(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
-	files, err := filepath.Glob(filepath.Join("testdata", "warm", "*.*"))
+	files, err := filepath.Glob(filepath.Join(drive.Root(), "test", "testdata", "warm", "*.*"))
 	if err != nil || len(files) < 30 {
 		t.Fatalf("%d scripts, %v", len(files), err)
 	}

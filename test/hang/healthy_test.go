@@ -1,4 +1,4 @@
-package main
+package hang
 
 import (
 	"fmt"
@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"muster/test/drive"
 )
 
 // TestSoakHealthyJobs looks for hangs of jobs that do something long in the midst of their steps, as a training may, and
@@ -31,10 +33,10 @@ func TestSoakHealthyJobs(t *testing.T) {
 							defer hog.Process.Kill()
 						}
 					}
-					got := muster(t, nil, "run", "-n", "2", "--ckpt", "on", "--hang-timeout", timeout, "--on-hang", "fail", "--", "python3",
-						"testdata/healthy.py", way, tells)
-					if got.expect(t, 0); strings.Contains(got.stderr, "the workers hang") {
-						t.Errorf("a false alarm:\n%s", got.stderr)
+					got := drive.Run(t, nil, "run", "-n", "2", "--ckpt", "on", "--hang-timeout", timeout, "--on-hang", "fail", "--", "python3",
+						drive.Script(t, "healthy.py"), way, tells)
+					if got.Expect(t, 0); strings.Contains(got.Stderr, "the workers hang") {
+						t.Errorf("a false alarm:\n%s", got.Stderr)
 					}
 				})
 			}

@@ -1,4 +1,4 @@
-package main
+package warm
 
 import (
 	"fmt"
@@ -14,44 +14,6 @@ import (
 	"muster/internal/testutil"
 	"muster/test/drive"
 )
-
-// warmDir makes a directory with files, given as name and content in turn, and returns its path.
-func warmDir(t *testing.T, files ...string) string {
-	t.Helper()
-	dir := t.TempDir()
-	for i := 0; i < len(files); i += 2 {
-		if err := os.WriteFile(filepath.Join(dir, files[i]), []byte(files[i+1]), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return dir
-}
-
-// startWarm starts two workers of script.py in dir, where modules of their own may be. args come before the command.
-func startWarm(t *testing.T, dir string, env []string, args ...string) *drive.Job {
-	t.Helper()
-	args = slices.Concat([]string{"run", "-n", "2", "--log-level", "debug"}, args,
-		[]string{"--", "python3", filepath.Join(dir, "script.py")})
-	return drive.Start(t, append(env, "PYTHONPATH="+dir, "PATH=/usr/bin:"+os.Getenv("PATH"), "DIR="+dir), args...)
-}
-
-// forked counts the workers that came from a template.
-func forked(o drive.Outcome) int { return strings.Count(o.Stderr, "worker forked from the template") }
-
-func wantWarm(t *testing.T, o drive.Outcome, status, workers int, output ...string) {
-	t.Helper()
-	if o.Status != status || forked(o) != workers {
-		t.Errorf("status %d with %d forked workers, want %d with %d", o.Status, forked(o), status, workers)
-	}
-	for _, want := range output {
-		if !strings.Contains(o.Stdout+o.Stderr, want) {
-			t.Errorf("missing in the output: %s", want)
-		}
-	}
-	if t.Failed() {
-		t.Logf("%s%s", o.Stdout, o.Stderr)
-	}
-}
 
 // bomb is a module that hits a process in the middle of forking, as BOMB says: the template before it forks, the
 // middleman when it is born or before it forks the second worker, or one of the workers. A file remembers that it went
@@ -91,8 +53,8 @@ func TestWarmKilledWhileForking(t *testing.T) {
 		for _, signal := range []string{"SIGKILL", "SIGSTOP"} {
 			t.Run(who+" "+signal, func(t *testing.T) {
 				t.Parallel()
-				dir := warmDir(t, "bomb.py", bomb, "script.py", sayRank)
-				j := startWarm(t, dir, []string{"BOMB=" + who + " " + signal}, "--warm", "bomb")
+				dir := drive.WarmDir(t, "bomb.py", bomb, "script.py", sayRank)
+				j := drive.StartWarm(t, dir, []string{"BOMB=" + who + " " + signal}, "--warm", "bomb")
 				o := j.End()
 				if _, err := os.Stat(filepath.Join(dir, "hit")); err != nil {
 					t.Errorf("nothing was hit: %v", err)
@@ -101,7 +63,7 @@ func TestWarmKilledWhileForking(t *testing.T) {
 				if signal == "SIGSTOP" {
 					want = 0
 				}
-				wantWarm(t, o, 0, want, "rank 0 here", "rank 1 here", "workers start as usual")
+				drive.WantWarm(t, o, 0, want, "rank 0 here", "rank 1 here", "workers start as usual")
 				j.NothingLeft(dir)
 			})
 		}
@@ -114,13 +76,13 @@ func TestWarmForkStarves(t *testing.T) {
 	for _, who := range []string{"template", "middleman1", "worker1"} {
 		t.Run(who, func(t *testing.T) {
 			t.Parallel()
-			dir := warmDir(t, "bomb.py", bomb, "script.py", sayRank)
-			j := startWarm(t, dir, []string{"BOMB=" + who + " SLOW"}, "--warm", "bomb")
+			dir := drive.WarmDir(t, "bomb.py", bomb, "script.py", sayRank)
+			j := drive.StartWarm(t, dir, []string{"BOMB=" + who + " SLOW"}, "--warm", "bomb")
 			o := j.End()
 			if _, err := os.Stat(filepath.Join(dir, "hit")); err != nil {
 				t.Errorf("nobody was slow: %v", err)
 			}
-			wantWarm(t, o, 0, 2, "rank 0 here", "rank 1 here")
+			drive.WantWarm(t, o, 0, 2, "rank 0 here", "rank 1 here")
 			j.NothingLeft(dir)
 		})
 	}
@@ -165,8 +127,8 @@ func touch(t *testing.T, path string) {
 func TestWarmKilledWhileIdle(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
-	dir := warmDir(t, "script.py", failOnce)
-	j := startWarm(t, dir, nil, "--warm", "json", "--max-restarts", "1")
+	dir := drive.WarmDir(t, "script.py", failOnce)
+	j := drive.StartWarm(t, dir, nil, "--warm", "json", "--max-restarts", "1")
 	testutil.Eventually(t, time.Minute, "both workers run", func() bool { return strings.Count(j.Out.String(), "attempt 0") == 2 })
 	if pids := templates(t, j); len(pids) != 1 {
 		t.Fatalf("templates %v, want one", pids)
@@ -175,7 +137,7 @@ func TestWarmKilledWhileIdle(t *testing.T) {
 	}
 	waitFor(t, j, "the template of warm starts ended: making another one")
 	touch(t, filepath.Join(dir, "go"))
-	wantWarm(t, j.End(), 0, 4, "rank 0 attempt 1", "rank 1 attempt 1", `"exit":"was killed by SIGKILL"`)
+	drive.WantWarm(t, j.End(), 0, 4, "rank 0 attempt 1", "rank 1 attempt 1", `"exit":"was killed by SIGKILL"`)
 	j.NothingLeft(dir)
 }
 
@@ -183,8 +145,8 @@ func TestWarmKilledWhileIdle(t *testing.T) {
 func TestWarmStopped(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
-	dir := warmDir(t, "script.py", failOnce)
-	j := startWarm(t, dir, nil, "--warm", "json", "--max-restarts", "1")
+	dir := drive.WarmDir(t, "script.py", failOnce)
+	j := drive.StartWarm(t, dir, nil, "--warm", "json", "--max-restarts", "1")
 	testutil.Eventually(t, time.Minute, "both workers run", func() bool { return strings.Count(j.Out.String(), "attempt 0") == 2 })
 	for _, pid := range templates(t, j) {
 		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
@@ -192,7 +154,7 @@ func TestWarmStopped(t *testing.T) {
 		}
 	}
 	touch(t, filepath.Join(dir, "go"))
-	wantWarm(t, j.End(), 0, 4, "rank 0 attempt 1", "the template of warm starts does not answer: making another one")
+	drive.WantWarm(t, j.End(), 0, 4, "rank 0 attempt 1", "the template of warm starts does not answer: making another one")
 	j.NothingLeft(dir)
 }
 
@@ -200,9 +162,9 @@ func TestWarmStopped(t *testing.T) {
 func TestWarmKilledWhileImporting(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
-	dir := warmDir(t, "slow.py", "import os, time\nopen(os.environ['DIR'] + '/importing', 'w').close()\ntime.sleep(600)\n",
+	dir := drive.WarmDir(t, "slow.py", "import os, time\nopen(os.environ['DIR'] + '/importing', 'w').close()\ntime.sleep(600)\n",
 		"script.py", sayRank)
-	j := startWarm(t, dir, nil, "--warm", "json,slow")
+	j := drive.StartWarm(t, dir, nil, "--warm", "json,slow")
 	testutil.Eventually(t, time.Minute, "the template imports", func() bool {
 		_, err := os.Stat(filepath.Join(dir, "importing"))
 		return err == nil
@@ -212,7 +174,7 @@ func TestWarmKilledWhileImporting(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	wantWarm(t, j.End(), 0, 2, "rank 1 here", "import slow", "ended the process: it was killed by SIGKILL", "made without this module")
+	drive.WantWarm(t, j.End(), 0, 2, "rank 1 here", "import slow", "ended the process: it was killed by SIGKILL", "made without this module")
 	j.NothingLeft(dir)
 }
 
@@ -222,8 +184,8 @@ func TestWarmAgentKilled(t *testing.T) {
 	for when, module := range map[string]string{"importing": "slow", "idle": "json"} {
 		t.Run(when, func(t *testing.T) {
 			t.Parallel()
-			dir := warmDir(t, "slow.py", "import time\ntime.sleep(600)\n", "script.py", failOnce)
-			j := startWarm(t, dir, nil, "--warm", module, "--max-restarts", "1")
+			dir := drive.WarmDir(t, "slow.py", "import time\ntime.sleep(600)\n", "script.py", failOnce)
+			j := drive.StartWarm(t, dir, nil, "--warm", module, "--max-restarts", "1")
 			testutil.Eventually(t, time.Minute, when, func() bool {
 				return len(templates(t, j)) == 1 && (when == "importing" || strings.Count(j.Out.String(), "attempt 0") == 2)
 			})
@@ -253,7 +215,7 @@ os.register_at_fork(after_in_child=child)
 func TestWarmFailsWhileForking(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
-	dir := warmDir(t, "slow_fork.py", slowFork, "script.py", `
+	dir := drive.WarmDir(t, "slow_fork.py", slowFork, "script.py", `
 import os, sys, time
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     open(os.environ["DIR"] + "/started", "w").close()
@@ -262,9 +224,9 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     sys.exit(3)
 print("rank", os.environ["RANK"], "again", flush=True)
 `)
-	j := startWarm(t, dir, nil, "--warm", "slow_fork", "--max-restarts", "1")
+	j := drive.StartWarm(t, dir, nil, "--warm", "slow_fork", "--max-restarts", "1")
 	o := j.End()
-	wantWarm(t, o, 0, 4, "rank 0 again", "rank 1 again")
+	drive.WantWarm(t, o, 0, 4, "rank 0 again", "rank 1 again")
 	if strings.Contains(o.Stderr, "cannot fork") {
 		t.Errorf("the spares were lost:\n%s", o.Stderr)
 	}
@@ -275,14 +237,14 @@ print("rank", os.environ["RANK"], "again", flush=True)
 func TestWarmStopWhileWaiting(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
-	dir := warmDir(t, "slow.py", "import time\ntime.sleep(600)\n", "script.py", sayRank)
-	j := startWarm(t, dir, nil, "--warm", "slow")
+	dir := drive.WarmDir(t, "slow.py", "import time\ntime.sleep(600)\n", "script.py", sayRank)
+	j := drive.StartWarm(t, dir, nil, "--warm", "slow")
 	testutil.Eventually(t, time.Minute, "the template imports", func() bool { return len(templates(t, j)) == 1 })
 	if err := j.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	o := j.End()
-	wantWarm(t, o, 143, 0)
+	drive.WantWarm(t, o, 143, 0)
 	if strings.Contains(o.Stdout, "here") {
 		t.Errorf("a worker was started nevertheless:\n%s", o.Stdout)
 	}
@@ -293,14 +255,14 @@ func TestWarmStopWhileWaiting(t *testing.T) {
 func TestWarmSlowImport(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
-	dir := warmDir(t, "slow.py", "import os, time\nwhile not os.path.exists(os.environ['DIR'] + '/imported'): time.sleep(0.01)\n",
+	dir := drive.WarmDir(t, "slow.py", "import os, time\nwhile not os.path.exists(os.environ['DIR'] + '/imported'): time.sleep(0.01)\n",
 		"script.py", failOnce)
-	j := startWarm(t, dir, nil, "--warm", "slow", "--warm-wait", "1", "--max-restarts", "1")
+	j := drive.StartWarm(t, dir, nil, "--warm", "slow", "--warm-wait", "1", "--max-restarts", "1")
 	testutil.Eventually(t, time.Minute, "both workers run", func() bool { return strings.Count(j.Out.String(), "attempt 0") == 2 })
 	touch(t, filepath.Join(dir, "imported"))
 	waitFor(t, j, "template ready")
 	touch(t, filepath.Join(dir, "go"))
-	wantWarm(t, j.End(), 0, 2, "not ready in time: workers start as usual (--warm-wait)", `"step":"import slow"`, "rank 1 attempt 1")
+	drive.WantWarm(t, j.End(), 0, 2, "not ready in time: workers start as usual (--warm-wait)", `"step":"import slow"`, "rank 1 attempt 1")
 }
 
 // TestWarmChanged changes the script, and then a module, between a start and the restart: what is imported follows.
@@ -312,16 +274,16 @@ func TestWarmChanged(t *testing.T) {
 	}
 	t.Run("script", func(t *testing.T) {
 		t.Parallel()
-		dir := warmDir(t, "script.py", "import os, sys, time\n"+
+		dir := drive.WarmDir(t, "script.py", "import os, sys, time\n"+
 			change("script.py", "import os, sys\nimport sqlite3\nprint('anew', os.environ['RANK'])\n")+"time.sleep(600)\n")
-		wantWarm(t, startWarm(t, dir, nil, "--warm", "auto", "--max-restarts", "1").End(), 0, 4, "anew 0", "anew 1",
+		drive.WantWarm(t, drive.StartWarm(t, dir, nil, "--warm", "auto", "--max-restarts", "1").End(), 0, 4, "anew 0", "anew 1",
 			"making the template of warm starts anew", `"imports":2`)
 	})
 	t.Run("module", func(t *testing.T) {
 		t.Parallel()
-		dir := warmDir(t, "mod.py", "value = 'old'\n", "script.py", "import os, sys, time\nimport mod\nprint(mod.value, flush=True)\n"+
+		dir := drive.WarmDir(t, "mod.py", "value = 'old'\n", "script.py", "import os, sys, time\nimport mod\nprint(mod.value, flush=True)\n"+
 			change("mod.py", "value = 'anew'\n")+"if mod.value == 'old': time.sleep(600)\n")
-		wantWarm(t, startWarm(t, dir, nil, "--warm", "mod", "--max-restarts", "1").End(), 0, 4, "] anew",
+		drive.WantWarm(t, drive.StartWarm(t, dir, nil, "--warm", "mod", "--max-restarts", "1").End(), 0, 4, "] anew",
 			"making the template of warm starts anew", "mod.py")
 	})
 }
@@ -342,9 +304,9 @@ while late.value == "old":
 	for _, args := range [][]string{{"--restart-delay", "1s"}, {"--restart-scope", "process"}} {
 		t.Run(args[0], func(t *testing.T) {
 			t.Parallel()
-			dir := warmDir(t, "script.py", script)
+			dir := drive.WarmDir(t, "script.py", script)
 			environ := lateSite(t, "late.py", lateBulk+"value = 'old'\n")
-			j := startWarm(t, dir, environ, slices.Concat([]string{"--warm", "restarts", "--max-restarts", "2"}, args)...)
+			j := drive.StartWarm(t, dir, environ, slices.Concat([]string{"--warm", "restarts", "--max-restarts", "2"}, args)...)
 			testutil.Eventually(t, time.Minute, "the next workers are there", func() bool { return len(templates(t, j)) == 3 })
 			time.Sleep(11 * time.Second) // what was imported just now is not looked at again
 			site, err := filepath.Glob(filepath.Join(strings.TrimPrefix(environ[0], "PYTHONUSERBASE="), "lib", "*",
@@ -375,7 +337,7 @@ int cuCtxSynchronize(void) { return initialized ? 201 : 3; }
 func TestWarmCUDA(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
-	dir := warmDir(t, "cuda.c", fakeCUDA, "script.py", sayRank,
+	dir := drive.WarmDir(t, "cuda.c", fakeCUDA, "script.py", sayRank,
 		"loads.py", "import ctypes, os\nlib = ctypes.CDLL(os.environ['DIR'] + '/libcuda.so.1')\n", "starts.py",
 		"import loads\nloads.lib.cuInit(0)\n")
 	gcc, err := exec.LookPath("gcc")
@@ -387,8 +349,8 @@ func TestWarmCUDA(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	env := []string{"LD_LIBRARY_PATH=" + dir}
-	wantWarm(t, startWarm(t, dir, env, "--warm", "loads").End(), 0, 2, "rank 0 here", "rank 1 here")
-	wantWarm(t, startWarm(t, dir, env, "--warm", "starts").End(), 0, 0, "rank 0 here", "rank 1 here", "initialises CUDA",
+	drive.WantWarm(t, drive.StartWarm(t, dir, env, "--warm", "loads").End(), 0, 2, "rank 0 here", "rank 1 here")
+	drive.WantWarm(t, drive.StartWarm(t, dir, env, "--warm", "starts").End(), 0, 0, "rank 0 here", "rank 1 here", "initialises CUDA",
 		"PYTORCH_NVML_BASED_CUDA_CHECK=1")
 }
 
@@ -436,9 +398,9 @@ func TestWarmBadModules(t *testing.T) {
 			if name != "missing" {
 				files = append(files, "bad.py", c.module)
 			}
-			dir := warmDir(t, files...)
-			j := startWarm(t, dir, nil, "--warm", "good,bad,fine")
-			wantWarm(t, j.End(), 0, c.forked, append(c.want, "rank 0 here", "rank 1 here")...)
+			dir := drive.WarmDir(t, files...)
+			j := drive.StartWarm(t, dir, nil, "--warm", "good,bad,fine")
+			drive.WantWarm(t, j.End(), 0, c.forked, append(c.want, "rank 0 here", "rank 1 here")...)
 			j.NothingLeft(dir)
 		})
 	}
@@ -461,7 +423,7 @@ func TestWarmInterpreters(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dir := warmDir(t, "script.py", sayRank+"print('added', os.environ.get('ADDED'))\n")
+			dir := drive.WarmDir(t, "script.py", sayRank+"print('added', os.environ.get('ADDED'))\n")
 			python := "/usr/bin/python3"
 			if c.python != "" {
 				python = filepath.Join(dir, "python")
@@ -471,7 +433,7 @@ func TestWarmInterpreters(t *testing.T) {
 			}
 			args := append([]string{"run", "-n", "2", "--warm", "json", "--log-level", "debug", "--", python}, strings.Fields(c.args)...)
 			o := drive.Run(t, []string{"DIR=" + dir, "PYTHONPATH=" + dir}, append(args, filepath.Join(dir, "script.py"))...)
-			wantWarm(t, o, 0, c.forked, "rank 0 here", "rank 1 here", c.want)
+			drive.WantWarm(t, o, 0, c.forked, "rank 0 here", "rank 1 here", c.want)
 		})
 	}
 }
@@ -480,9 +442,9 @@ func TestWarmInterpreters(t *testing.T) {
 func TestWarmDeadline(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
-	dir := warmDir(t, "slow.py", "import time\ntime.sleep(600)\n", "script.py", sayRank)
-	o := startWarm(t, dir, nil, "--warm", "slow", "--active-deadline", "2").End()
-	wantWarm(t, o, 124, 0, "deadline of 2s reached")
+	dir := drive.WarmDir(t, "slow.py", "import time\ntime.sleep(600)\n", "script.py", sayRank)
+	o := drive.StartWarm(t, dir, nil, "--warm", "slow", "--active-deadline", "2").End()
+	drive.WantWarm(t, o, 124, 0, "deadline of 2s reached")
 	if strings.Contains(o.Stdout, "here") {
 		t.Errorf("a worker was started nevertheless:\n%s", o.Stdout)
 	}
@@ -526,12 +488,12 @@ print("csv" in sys.modules, os.environ["SET_HERE"], os.environ["AND_HERE"], HAS,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			o := startWarm(t, warmDir(t, "script.py", c.script), nil, "--warm", c.warm).End()
+			o := drive.StartWarm(t, drive.WarmDir(t, "script.py", c.script), nil, "--warm", c.warm).End()
 			workers := 2
 			if name == "nothing" {
 				workers = 0
 			}
-			wantWarm(t, o, 0, workers, c.want)
+			drive.WantWarm(t, o, 0, workers, c.want)
 			if name == "passed over" && strings.Count(o.Stdout, "True yes too False True") != 2 {
 				t.Errorf("unexpected output:\n%s", o.Stdout)
 			}
