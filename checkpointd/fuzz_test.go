@@ -60,10 +60,13 @@ func must[T any](v T, err error) T {
 // FuzzManifest has any bytes for the manifest of an older step, in its directory and in .muster.
 func FuzzManifest(f *testing.F) {
 	for _, seed := range []string{
-		`{"version":1,"step":3,"attempt":"a","shards":1,"created":"2026-11-22T14:00:00Z","files":[{"shard":0,"path":"3/rank_0.pt","size":4,"crc32c":"00000000","attempt":"a"}]}`,
-		`{"version":1,"step":3,"attempt":"a","shards":1,"files":[{"path":"..","attempt":"a"},{"path":".","attempt":"a"},{"path":"9/rank_0.pt","attempt":"a"}]}`,
+		`{"version":1,"step":3,"attempt":"a","shards":1,"created":"2026-11-22T14:00:00Z",` +
+			`"files":[{"shard":0,"path":"3/rank_0.pt","size":4,"crc32c":"00000000","attempt":"a"}]}`,
+		`{"version":1,"step":3,"attempt":"a","shards":1,` +
+			`"files":[{"path":"..","attempt":"a"},{"path":".","attempt":"a"},{"path":"9/rank_0.pt","attempt":"a"}]}`,
 		`{"version":1,"step":3,"attempt":"a","shards":1,"files":[{"path":"/../victim","size":-4,"attempt":"a"}]}`,
-		`{"version":1,"step":3,"dir":".","attempt":"a","shards":65536,"commit":4611686018427387904,"spare":[9],"trackers":[["..","x"]],"files":[{"path":"3/x","attempt":"a"}]}`,
+		`{"version":1,"step":3,"dir":".","attempt":"a","shards":65536,"commit":4611686018427387904,"spare":[9],` +
+			`"trackers":[["..","x"]],"files":[{"path":"3/x","attempt":"a"}]}`,
 		`{"version":1,"step":9,"attempt":"","shards":1,"files":[{"path":"\u001b[2J","size":9223372036854775807}]}`,
 		"null", "[]", "{", "",
 	} {
@@ -114,7 +117,8 @@ func FuzzTracker(f *testing.F) {
 // FuzzLabel has any bytes for a label in memory.
 func FuzzLabel(f *testing.F) {
 	for _, seed := range []string{
-		`{"version":1,"run_id":"r","pid":1,"sets":[{"id":1,"dir":"/data","shards":2,"committed":{"era":0,"step":-1,"again":0},"head":"","next_at":{"era":0,"step":-1,"again":0}}]}`,
+		`{"version":1,"run_id":"r","pid":1,"sets":[{"id":1,"dir":"/data","shards":2,` +
+			`"committed":{"era":0,"step":-1,"again":0},"head":"","next_at":{"era":0,"step":-1,"again":0}}]}`,
 		`{"version":1,"sets":[{"dir":"..","shards":1}]}`,
 		`{"version":1,"sets":[{"id":-1,"dir":"/x","shards":65536},{"id":-1,"dir":"/x","shards":1}]}`, `{"version":9}`, "null", "",
 	} {

@@ -510,8 +510,10 @@ func TestManyPeersWithoutToken(t *testing.T) {
 
 // FuzzView: a frame from a leader that is no view harms nobody.
 func FuzzView(f *testing.F) {
-	f.Add(`{"seen":1,"addrs":["a","b"],"sets":[{"dir":"/d","shards":2,"write":{"at":{"step":1},"attempt":"../x","shards":[5]},"fetch":[{"shard":-1,"from":9}]}]}`)
-	f.Add(`{"addrs":[""],"sets":[{"dir":"/d","shards":1,"open":true,"decisions":[{"source":"memory","at":{"step":1},"from":[0]}],"complete":[{"step":1}],"pin":[{"step":-1}]}]}`)
+	f.Add(`{"seen":1,"addrs":["a","b"],"sets":[{"dir":"/d","shards":2,` +
+		`"write":{"at":{"step":1},"attempt":"../x","shards":[5]},"fetch":[{"shard":-1,"from":9}]}]}`)
+	f.Add(`{"addrs":[""],"sets":[{"dir":"/d","shards":1,"open":true,` +
+		`"decisions":[{"source":"memory","at":{"step":1},"from":[0]}],"complete":[{"step":1}],"pin":[{"step":-1}]}]}`)
 	s := &Service{cfg: Config{disk: noDir{}}, dirs: map[string]bool{}, sessions: map[*session]bool{}, changed: make(chan struct{})}
 	s.participant = &participant{s: s}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -577,7 +579,8 @@ func FuzzCopyHead(f *testing.F) {
 
 // FuzzPartResult: what another node says it has written leads nowhere else.
 func FuzzPartResult(f *testing.F) {
-	f.Add(`{"files":[{"shard":0,"path":"1/rank_0.pt","size":9,"crc32c":"00000000","attempt":"aaaa"}],"step_dir":"1","trackers":[["latest","1"]]}`)
+	f.Add(`{"files":[{"shard":0,"path":"1/rank_0.pt","size":9,"crc32c":"00000000","attempt":"aaaa"}],` +
+		`"step_dir":"1","trackers":[["latest","1"]]}`)
 	f.Add(`{"files":[{"path":"../x"}],"step_dir":".."}`)
 	f.Add(`{"elsewhere":true,"files":[{"path":"/etc/passwd","crc32c":"00000000","attempt":"aaaa"}],"step_dir":"1"}`)
 	s := &Service{dirs: map[string]bool{}, places: map[string]bool{}}

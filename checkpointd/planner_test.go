@@ -558,7 +558,8 @@ func (s *sim) fetch(n *simNode) {
 
 // A frame from another node that is no report harms nobody.
 func FuzzReport(f *testing.F) {
-	f.Add(`{"seq":1,"addr":"a","sets":[{"dir":"/d","shards":2,"copies":[{"shard":5,"at":{"era":1,"step":1}}],"saves":[-1,9],"loads":99,"written":[{"shard":-1}]}]}`)
+	f.Add(`{"seq":1,"addr":"a","sets":[{"dir":"/d","shards":2,` +
+		`"copies":[{"shard":5,"at":{"era":1,"step":1}}],"saves":[-1,9],"loads":99,"written":[{"shard":-1}]}]}`)
 	f.Add(`{"seq":18446744073709551615,"sets":[{"dir":"","shards":-3}]}`)
 	f.Fuzz(func(_ *testing.T, text string) {
 		var r planner.Report

@@ -17,7 +17,8 @@ func (oneWord) Set(context.Context, string, []byte) error     { return nil }
 // A node that has the token and says what no node can is refused, before anything is made of it.
 func TestWordsOnTheBoard(t *testing.T) {
 	for text, why := range map[string]string{
-		`{"lineage":1700000000000000000,"left":[5],"round":7,"heads":{"abc1":{"era":5,"step":3},"step 17":{"era":0,"step":-1}},"node":"n","dir":"/d"}`: "",
+		`{"lineage":1700000000000000000,"left":[5],"round":7,` +
+			`"heads":{"abc1":{"era":5,"step":3},"step 17":{"era":0,"step":-1}},"node":"n","dir":"/d"}`: "",
 		`{}`:                             "",
 		`{"lineage":-1}`:                 "before 1970",
 		`{"left":[-1]}`:                  "before 1970",

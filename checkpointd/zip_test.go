@@ -67,7 +67,8 @@ func TestArchive(t *testing.T) {
 			t.Fatal(err)
 		}
 		if int64(len(whole)) != size || crc32.Checksum(whole, castagnoli()) != sum {
-			t.Fatalf("the file has %d bytes and CRC %08x, told were %d and %08x", len(whole), crc32.Checksum(whole, castagnoli()), size, sum)
+			t.Fatalf("the file has %d bytes and CRC %08x, told were %d and %08x",
+				len(whole), crc32.Checksum(whole, castagnoli()), size, sum)
 		}
 		runs := w.archives
 		for _, p := range parts {

@@ -42,9 +42,10 @@ var oracleOnce struct {
 
 // accelerateScalars are documents of YAML that are one value.
 func accelerateScalars() []string {
-	return append(strings.Fields(`1 0 -1 +7 1_000 010 0x1F 0b101 08 1.0 1. .5 -2.50 1e5 1.0e5 1.0e+5 2.5e-7 1e-4 0.0001 0.00001 123456789012345678901 1.5e+16
-		1e16 12345678.9 true True TRUE tRUE yes No on OFF y n t ~ null Null nULL none None '1' "true" 'null' "1.0" text 0,1 a-b /path/to=x .1.2 1.2.3 _1 1_ 0x
-		0xg 100000000.0 1.0e+22 9007199254740993 -0.0 +.5 .. 3e+2 1.e+2`), "!!str 1", "'-'", "two words")
+	return append(strings.Fields(`1 0 -1 +7 1_000 010 0x1F 0b101 08 1.0 1. .5 -2.50 1e5 1.0e5 1.0e+5 2.5e-7 1e-4 0.0001 0.00001
+		123456789012345678901 1.5e+16 1e16 12345678.9 true True TRUE tRUE yes No on OFF y n t ~ null Null nULL none None '1' "true" 'null'
+		"1.0" text 0,1 a-b /path/to=x .1.2 1.2.3 _1 1_ 0x 0xg 100000000.0 1.0e+22 9007199254740993
+		-0.0 +.5 .. 3e+2 1.e+2`), "!!str 1", "'-'", "two words")
 }
 
 // askAccelerate returns the answers of the real accelerate.

@@ -134,8 +134,11 @@ func TestSecretsAreNotShown(t *testing.T) {
 	content := map[string]string{"e": "A_SECRET=hunter2\nFOO=hunter2", "h": "localhost slots=1\n"}
 	env := []string{"MUSTER_ENV=API_KEY=hunter2", "HF_TOKEN=hunter2", "FOO=hunter2"}
 	for line, want := range map[string]string{
-		"run --env HF_TOKEN --env=WANDB_API_KEY=hunter2 --env-file=e --env URL=https://me:hunter2@host/x --env=NCCL_DEBUG=INFO prog": "env=HF_TOKEN WANDB_API_KEY=(7 characters, not shown) URL=(25 characters, not shown) NCCL_DEBUG=INFO\n",
-		"run --env GH_PAT=hunter2 --env DB=user=x;password=hunter2 prog":                                                             "env=GH_PAT=(7 characters, not shown) DB=(23 characters, not shown)\n",
+		"run --env HF_TOKEN --env=WANDB_API_KEY=hunter2 --env-file=e " +
+			"--env URL=https://me:hunter2@host/x --env=NCCL_DEBUG=INFO prog": "env=HF_TOKEN WANDB_API_KEY=(7 characters, not shown) " +
+			"URL=(25 characters, not shown) NCCL_DEBUG=INFO\n",
+		"run --env GH_PAT=hunter2 --env DB=user=x;password=hunter2 prog": "env=GH_PAT=(7 characters, not shown) " +
+			"DB=(23 characters, not shown)\n",
 		"--env=FOO=hunter2 torchrun t.py":                                        "env=FOO=(7 characters, not shown)\n",
 		"torchrun --rdzv-conf password=hunter2,read_timeout=5 --standalone t.py": "",
 		"mpirun -np 1 -x FOO=hunter2 -x NCCL_DEBUG=INFO -x BAR=hunter2 prog": "x=FOO=(7 characters, not shown)\nx=NCCL_DEBUG=INFO\n" +

@@ -77,7 +77,8 @@ func TestJobFile(t *testing.T) {
 	if !strings.Contains(strings.Join(j.Warnings, "\n"), "spec.unknown is unknown and passed over") {
 		t.Errorf("%q", j.Warnings)
 	}
-	if spec := "version: 1\ndefaults: {vendor: nvidia, count: 0}\nnodes:\n  127.0.0.1: {vendor: nvidia, count: 2}\n"; !strings.HasPrefix(req.MadeUp, spec) {
+	const spec = "version: 1\ndefaults: {vendor: nvidia, count: 0}\nnodes:\n  127.0.0.1: {vendor: nvidia, count: 2}\n"
+	if !strings.HasPrefix(req.MadeUp, spec) {
 		t.Errorf("made up: %s", req.MadeUp)
 	}
 }
@@ -131,11 +132,15 @@ func TestJobFileReached(t *testing.T) {
 		t.Errorf("hosts that come later have no accelerators: %s", req.MadeUp)
 	}
 	req, err = readJob(nil, "-f", "aitrainingjob.yaml", "--hosts", "a,b,c,d", "--set", "spec.faultTolerant=true")
-	if err != nil || req.Job.Reached.Rehearsed || len(req.Job.Reached.Spare) != 1 || req.Job.Reached.Spare[0] != "d" || len(req.Job.Hosts.Nodes) != 0 {
+	if err != nil || req.Job.Reached.Rehearsed || len(req.Job.Reached.Spare) != 1 || req.Job.Reached.Spare[0] != "d" ||
+		len(req.Job.Hosts.Nodes) != 0 {
 		t.Errorf("%v %+v", err, req.Job.Reached)
 	}
-	for _, args := range [][]string{{"--hosts", "a,b"}, {"--hosts", "a,b,c,d,e,f"}, {"--hosts", "a,b,c,d", "--set", "spec.faultTolerant=false"}} {
-		if _, err := readJob(nil, append([]string{"-f", "aitrainingjob.yaml"}, args...)...); err == nil || !strings.Contains(err.Error(), "with 3 nodes") {
+	for _, args := range [][]string{
+		{"--hosts", "a,b"}, {"--hosts", "a,b,c,d,e,f"}, {"--hosts", "a,b,c,d", "--set", "spec.faultTolerant=false"},
+	} {
+		_, err := readJob(nil, append([]string{"-f", "aitrainingjob.yaml"}, args...)...)
+		if err == nil || !strings.Contains(err.Error(), "with 3 nodes") {
 			t.Errorf("%q: %v", args, err)
 		}
 	}

@@ -80,7 +80,8 @@ func TestTorchrunMeetsOthers(t *testing.T) {
 		{
 			"",
 			"--nnodes 2:4 --rdzv-backend c10d --rdzv-endpoint n0 --rdzv-conf " +
-				"join_timeout=1,last_call_timeout=2,close_timeout=3,heartbeat_timeout=4,keep_alive_interval=5,keep_alive_max_attempt=6,read_timeout=7,is_host=T,store_type=tcp,timeout=9 t.py",
+				"join_timeout=1,last_call_timeout=2,close_timeout=3,heartbeat_timeout=4,keep_alive_interval=5," +
+				"keep_alive_max_attempt=6,read_timeout=7,is_host=T,store_type=tcp,timeout=9 t.py",
 			meeting(func(m *job.Meeting) {
 				yes := true
 				m.Backend, m.Endpoints = "c10d", at(job.Endpoint{Host: "n0", Port: 29400})
@@ -178,8 +179,10 @@ func TestNativeMeetsOthers(t *testing.T) {
 		}), two, false, "j"},
 		{
 			"",
-			"--nnodes 4:8 --spares 1 --node-unit 2 --topology-file topo.txt --keep-alive 1 --last-call 500ms --join-timeout 1m --iface " +
-				"eth0 --export-iface --token-file tok --store-allow 10.0.0.0/8,fd00::1,::ffff:192.168.0.0/112 --rdzv c10d://n0 --run-id j x", meeting(func(m *job.Meeting) {
+			"--nnodes 4:8 --spares 1 --node-unit 2 --topology-file topo.txt --keep-alive 1 --last-call 500ms --join-timeout 1m " +
+				"--iface eth0 --export-iface --token-file tok --store-allow 10.0.0.0/8,fd00::1,::ffff:192.168.0.0/112 " +
+				"--rdzv c10d://n0 --run-id j x",
+			meeting(func(m *job.Meeting) {
 				m.Backend, m.Endpoints, m.Spares, m.NodeUnit, m.Topology, m.Iface, m.ExportIface, m.TokenFile = "c10d", at(n0), 1, 2,
 					"topo.txt", "eth0", true, "tok"
 				m.KeepAlive, m.LastCall, m.JoinTimeout = time.Second, 500*time.Millisecond, time.Minute
@@ -486,7 +489,8 @@ func TestRestartRulesOfSeveralNodes(t *testing.T) {
 		"run --nnodes 2 --rdzv c10d://n0 --run-id j --restart-policy on-node-fail --backoff-limit 3 x": {
 			Policy: job.RestartOnNodeFail, Scope: job.ScopeWorld, ReplaceLimit: -1, BackoffLimit: 3, // and no exit is restarted
 		},
-		"run --nnodes 2 --rdzv c10d://n0 --run-id j --max-restarts 1 --restart-policy on-node-fail-or-exit-code --retryable-exit-codes 3 x": {
+		"run --nnodes 2 --rdzv c10d://n0 --run-id j --max-restarts 1 " +
+			"--restart-policy on-node-fail-or-exit-code --retryable-exit-codes 3 x": {
 			Policy: job.RestartOnNodeFailOrExitCode, Scope: job.ScopeWorld, ReplaceLimit: -1, BackoffLimit: -1, MaxRestarts: 1,
 		},
 		"--restart-scope process --restart-limit none torchrun --max-restarts 2 t.py": {

@@ -90,7 +90,8 @@ func TestMPIRun(t *testing.T) {
 		mpirun --oversubscribe -np 5 -H a:1,b:1 prog
 		mpirun --map-by slot:OVERSUBSCRIBE -np 5 -H a:1,b:2 prog
 		mpirun -bind-to socket -v -np 2 prog
-		NCCL_DEBUG=INFO LD_LIBRARY_PATH=/l PATH=/bin mpirun -np 16 -H server1:4,server2:4,server3:4,server4:4 -bind-to none -map-by slot -x NCCL_DEBUG=INFO -x LD_LIBRARY_PATH -x PATH -mca pml ob1 -mca btl ^openib python train.py
+		NCCL_DEBUG=INFO LD_LIBRARY_PATH=/l PATH=/bin mpirun -np 16 -H server1:4,server2:4,server3:4,server4:4 `+
+		`-bind-to none -map-by slot -x NCCL_DEBUG=INFO -x LD_LIBRARY_PATH -x PATH -mca pml ob1 -mca btl ^openib python train.py
 		mpirun -np 2 -H a,b -mca plm_rsh_agent ssh --mca plm_rsh_args -p2222 prog
 		OMPI_MCA_orte_default_hostfile=mpi OMPI_MCA_plm_rsh_args=-oConnectionAttempts=10 mpirun -np 2 prog
 		SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=2 SLURM_JOB_NODELIST=n[1-2] SLURM_TASKS_PER_NODE=4(x2) mpirun prog

@@ -64,12 +64,18 @@ func TestNativeCommand(t *testing.T) {
 
 func TestNativeFlags(t *testing.T) {
 	req := accepted(t, nil, "", strings.Fields(`--nodes 1 --nproc_per_node 8 --max-restarts 3 --restart-policy exit-code
-		--retryable-exit-codes kubeflow --fatal-exit-codes 3,7-9 --backoff-limit 10 --restart-window 1h --restart-delay 500ms --restart-backoff 1.5:10s
-		--active-deadline 90 --grace 2.5 --success-policy rank0 --fail-policy all --clean-policy unfinished --linger 5s --master-addr [::1] --master-port 2345
-		--log-dir /dev/null -r 3 -t 0:1,10:2 --local-ranks-filter 0,10 --log-line-prefix-template x: --role r --run-id j --status-file s.json --summary e.json --http 127.0.0.1:1 --events e.jsonl --keep-runs 1h
+		--retryable-exit-codes kubeflow --fatal-exit-codes 3,7-9 --backoff-limit 10 --restart-window 1h --restart-delay 500ms
+		--restart-backoff 1.5:10s --active-deadline 90 --grace 2.5 --success-policy rank0 --fail-policy all
+		--clean-policy unfinished --linger 5s --master-addr [::1] --master-port 2345
+		--log-dir /dev/null -r 3 -t 0:1,10:2 --local-ranks-filter 0,10 --log-line-prefix-template x: --role r --run-id j
+		--status-file s.json --summary e.json --http 127.0.0.1:1 --events e.jsonl --keep-runs 1h
 		--accelerator fake:f.yaml --fake-on-real --exit-code-compat --stdin inherit --warm auto,torch,a.b_c --warm-wait 90
-		--numa-binding core-complex --numa-fallback --isolate-devices --network-check --network-check-full --network-check-timeout 90 --comm-perf-test --switchbox-check --box-pairs 4:2 --box_pairs 5:0 1:3 --min-bandwidth 1e4 --min-channels 3 --on-node-fault cordon --report out
-		--ckpt on --ckpt-dir ck --ckpt-keep 3 --ckpt-slots 1 --ckpt-shim on --ckpt-rate 1.5MB --ckpt-salvage 5s --ckpt-signal usr2 --ckpt-on-file going --ckpt-on-command gone --ckpt-notices off --event-log-handler console --dry-run --show-values --json --log-level debug --log-format json -- prog`)...)
+		--numa-binding core-complex --numa-fallback --isolate-devices --network-check --network-check-full
+		--network-check-timeout 90 --comm-perf-test --switchbox-check --box-pairs 4:2 --box_pairs 5:0 1:3
+		--min-bandwidth 1e4 --min-channels 3 --on-node-fault cordon --report out
+		--ckpt on --ckpt-dir ck --ckpt-keep 3 --ckpt-slots 1 --ckpt-shim on --ckpt-rate 1.5MB --ckpt-salvage 5s
+		--ckpt-signal usr2 --ckpt-on-file going --ckpt-on-command gone --ckpt-notices off
+		--event-log-handler console --dry-run --show-values --json --log-level debug --log-format json -- prog`)...)
 	codes := func(text string) job.ExitCodes {
 		set, err := job.ParseExitCodes(text)
 		if err != nil {
@@ -116,15 +122,20 @@ func TestNativeFlags(t *testing.T) {
 	}
 	// What one node has no use for, and what only goes with something else; TestNativeMeetsOthers looks at what it
 	// means.
-	several := accepted(t, nil, "", strings.Fields(`--nodes 2:3 --spares 0 --node-unit 1 --topology-file topo --rdzv etcd://h --rdzv-conf close_timeout=7 --iface i --export-iface
-		--join-timeout 8 --last-call 9 --keep-alive 3 --token-file tok --store-allow ::1 --store-limit 2GiB --etcd-user u --etcd-password-file p --etcd-cacert a --etcd-cert c
-		--etcd-key k --restart-limit 4 --restart-scope node --rdzv-id j --max-restarts 1 -- prog`)...)
+	several := accepted(t, nil, "", strings.Fields(`--nodes 2:3 --spares 0 --node-unit 1 --topology-file topo --rdzv etcd://h
+		--rdzv-conf close_timeout=7 --iface i --export-iface
+		--join-timeout 8 --last-call 9 --keep-alive 3 --token-file tok --store-allow ::1 --store-limit 2GiB
+		--etcd-user u --etcd-password-file p --etcd-cacert a --etcd-cert c --etcd-key k --restart-limit 4
+		--restart-scope node --rdzv-id j --max-restarts 1 -- prog`)...)
 	static := accepted(t, nil, "", strings.Fields("--rdzv static://h --nodes 2 --node-rank 1 --local-addr h prog")...)
 	simulated := accepted(t, nil, "", strings.Fields("--simulate-nodes 2 --accelerator fake:f --platform none --dry-run --all prog")...)
-	onHosts := accepted(t, nil, "", strings.Fields(`--hosts a --include a --ssh-user u --ssh-port 1 --ssh-identity k --ssh-host-key-policy off --ssh-option A=b
-		--ssh-program s --ssh-parallel 1 --start-timeout 1 --remote-dir /d --collect-logs l --collect-logs-limit 1GB --preflight off --env-deny D prog`)...) // TestHosts has --hostfile and --exclude
-	checked := accepted(t, nil, "", strings.Fields(`--nodes 2 --rdzv c10d://h --rdzv-id j --network-check --straggler-factor 1.5 --straggler-rule median --exclude-straggler --quarantine 5m
-		--comm-perf-test --min-net-bandwidth 2.5e3 --ckpt-replicas 2 --token-file t prog`)...)
+	// TestHosts has --hostfile and --exclude.
+	onHosts := accepted(t, nil, "", strings.Fields(`--hosts a --include a --ssh-user u --ssh-port 1 --ssh-identity k
+		--ssh-host-key-policy off --ssh-option A=b --ssh-program s --ssh-parallel 1 --start-timeout 1
+		--remote-dir /d --collect-logs l --collect-logs-limit 1GB --preflight off --env-deny D prog`)...)
+	checked := accepted(t, nil, "", strings.Fields(`--nodes 2 --rdzv c10d://h --rdzv-id j --network-check
+		--straggler-factor 1.5 --straggler-rule median --exclude-straggler --quarantine 5m --comm-perf-test
+		--min-net-bandwidth 2.5e3 --ckpt-replicas 2 --token-file t prog`)...)
 	rules := job.CheckRules{
 		Network: true, Budget: 2 * time.Minute, StragglerFactor: 1.5, StragglerMedian: true, ExcludeStraggler: true, CommPerf: true,
 		MinNetBandwidth: 2500,

@@ -489,8 +489,8 @@ func TestUnreadTyped(t *testing.T) {
 		}
 		wantRefused(t, err, want)
 	}
-	for flag := range strings.FieldsSeq(`--max-restarts=3 --restart-scope=world --restart-scope=process --restart-window=9s --restart-delay=3s --restart-backoff=3 --restart-limit=3/rank --quarantine=9m
-		--ckpt=on --ckpt-dir=d`) {
+	for flag := range strings.FieldsSeq(`--max-restarts=3 --restart-scope=world --restart-scope=process
+		--restart-window=9s --restart-delay=3s --restart-backoff=3 --restart-limit=3/rank --quarantine=9m --ckpt=on --ckpt-dir=d`) {
 		_, err := ask("", nil, append([]string{flag}, strings.Fields(bare["elastic horovodrun"])...)...)
 		name, _, _ := strings.Cut(flag, "=")
 		if err == nil || !strings.Contains(err.Error(), "cannot use "+name) || !strings.Contains(err.Error(), "elastic horovodrun") {

@@ -31,7 +31,8 @@ func TestOtherUsers(t *testing.T) {
 				t.Fatalf("our own process: %q, %v", got, err)
 			}
 			_, port, _ := net.SplitHostPort(addr)
-			const put = `exec 3<>/dev/tcp/127.0.0.1/$0 && printf 'PUT /global/0 HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx' >&3 && head -c 12 <&3 | grep 200`
+			const put = `exec 3<>/dev/tcp/127.0.0.1/$0 && ` +
+				`printf 'PUT /global/0 HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx' >&3 && head -c 12 <&3 | grep 200`
 			err := testutil.OtherUser(t, "bash", "-c", put, port).Run()
 			if served := err == nil; served != (name == "let in") {
 				t.Errorf("another user was answered: %v (%v)", served, err)

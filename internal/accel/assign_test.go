@@ -105,7 +105,8 @@ func TestShareDevicesRefuses(t *testing.T) {
 		},
 		{
 			"masked away", "2", 2, pair, "CUDA_VISIBLE_DEVICES=",
-			`there is no accelerator that a worker would see (found 2 NVIDIA GPUs with a usable device node; CUDA_VISIBLE_DEVICES="": 0 of 2 visible)`, "",
+			`there is no accelerator that a worker would see ` +
+				`(found 2 NVIDIA GPUs with a usable device node; CUDA_VISIBLE_DEVICES="": 0 of 2 visible)`, "",
 		},
 		{"none", "2", 2, tree{}, "", "there is no accelerator that a worker would see", ""},
 		{"a tie", "2", 2, pair.With(ascend), "", "cannot choose between 2 nvidia devices and 2 ascend devices", "name the vendor"},

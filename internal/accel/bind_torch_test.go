@@ -68,7 +68,8 @@ def answer(case):
     b.os = Module(path=posixpath, listdir=listdir, sched_getaffinity=lambda _: set(case["allowed"]))
     b.shutil = Module(which=lambda _: "/usr/bin/numactl")
     b.torch = Module(
-        accelerator=Module(is_available=lambda: bool(case["bus"]), device_count=lambda: len(case["bus"]), current_accelerator=lambda: "cuda"),
+        accelerator=Module(is_available=lambda: bool(case["bus"]), device_count=lambda: len(case["bus"]),
+                           current_accelerator=lambda: "cuda"),
         get_device_module=lambda _: properties(case["bus"]))
     options = b.NumaOptions(affinity_mode=b.AffinityMode(case["mode"]))
     for rank in range(case["workers"]):

@@ -165,7 +165,8 @@ func TestDetectVendors(t *testing.T) {
 			tree: control.With(gpuA, allOpen, pci("0000:1b:00.4", "0x10de", "0x030200", "nvidia"),
 				tree{"sys/devices/pci0000:00/0000:1b:00.4/physfn": "-> ../0000:1b:00.0"},
 				pci("0000:1c:00.0", "0x10de", "0x030000", "nouveau")),
-			unusable: "@0000:1b:00.4: it is a virtual function that the driver gives away; @0000:1c:00.0: it is bound to the driver nouveau",
+			unusable: "@0000:1b:00.4: it is a virtual function that the driver gives away; " +
+				"@0000:1c:00.0: it is bound to the driver nouveau",
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -311,7 +312,8 @@ func TestChoiceOfVendor(t *testing.T) {
 		},
 		{
 			name: "masked away, asked for", word: "npu", tree: ascend, env: []string{"ASCEND_RT_VISIBLE_DEVICES="},
-			want: `cannot start one worker per NPU: npu is not available (found 2 Ascend NPUs with a usable device node; ASCEND_RT_VISIBLE_DEVICES="": 0 of 2 visible)`,
+			want: `cannot start one worker per NPU: npu is not available ` +
+				`(found 2 Ascend NPUs with a usable device node; ASCEND_RT_VISIBLE_DEVICES="": 0 of 2 visible)`,
 			hint: "to train on CPUs say --nproc-per-node cpu or --nproc-per-node N",
 		},
 		{
@@ -335,7 +337,8 @@ func TestChoiceOfVendor(t *testing.T) {
 		{
 			name: "for the runtime to say", word: "auto", tree: arc, env: []string{"ZE_AFFINITY_MASK=0.1"},
 			hint: "say how many workers to start: --nproc-per-node N",
-			want: `cannot start one worker per GPU: cannot tell how many devices ZE_AFFINITY_MASK="0.1" leaves: that is for the vendor's runtime to resolve`,
+			want: `cannot start one worker per GPU: cannot tell how many devices ZE_AFFINITY_MASK="0.1" leaves: ` +
+				`that is for the vendor's runtime to resolve`,
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

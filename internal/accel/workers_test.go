@@ -34,7 +34,8 @@ func TestWorkers(t *testing.T) {
 		},
 		{
 			"gpu", hidden, 0,
-			`cannot start one worker per GPU: Cuda is not available (found 2 NVIDIA GPUs with a usable device node; CUDA_VISIBLE_DEVICES="": 0 of 2 visible)`,
+			`cannot start one worker per GPU: Cuda is not available ` +
+				`(found 2 NVIDIA GPUs with a usable device node; CUDA_VISIBLE_DEVICES="": 0 of 2 visible)`,
 			"to train on CPUs say --nproc-per-node cpu or --nproc-per-node N",
 		},
 		{

@@ -39,7 +39,8 @@ const (
         8                              0                              1                              Ascend 910B
         8                              1                              -                              Mcu
 `
-	twoChips = `	NPU ID                         Chip ID                        Chip Logic ID                  Chip Phy-ID                    Chip Name
+	twoChips = `	NPU ID                         Chip ID                        Chip Logic ID                  ` +
+		`Chip Phy-ID                    Chip Name
 	4                              0                              0                              0                              Ascend910
 	4                              1                              1                              1                              Ascend910
 	4                              2                              -                              -                              Mcu

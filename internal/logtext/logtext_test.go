@@ -25,30 +25,45 @@ func shown(t *testing.T, line string) string {
 
 func TestText(t *testing.T) {
 	at := time.Date(2026, 7, 1, 17, 32, 59, 0, time.Local).Format(time.RFC3339)
-	for line, want := range map[string]string{
-		`{"level":"warn","nodes":"2 of 3 to 4 are there (node-0, node-2)","dur_ms":550151.29,"time":"` + at +
-			`","message":"waiting for nodes"}`: "17:32:59 warn  waiting for nodes: 2 of 3 to 4 are there (node-0, node-2), for 9 min 10 s\n",
-		`{"level":"info","message":"hello"}`:                                                                              "info  hello\n",
-		`{"level":"error","error":"no such file","path":"/a","message":"cannot write"}`:                                   "error cannot write: no such file, /a\n",
-		`{"level":"info","nodes":1,"world_size":1,"message":"m"}`:                                                         "info  m: 1 node, 1 worker\n",
-		`{"level":"debug","error":"e","message":"cannot write: why"}`:                                                     "debug cannot write: why (e)\n",
-		`{"level":"warn","given_up":false,"last":true,"stream":"stdout","message":"m"}`:                                   "warn  m: last, stream stdout\n",
-		`{"level":"warn","reason":"r","hint":"do it","message":"m"}`:                                                      "warn  m: r; hint: do it\n",
-		`{"level":"warn","nodes":["a","b"],"message":"m"}`:                                                                "warn  m: a, b\n",
-		`{"level":"warn","xs":[1,2,3,4,5,6,7,8,9,10],"message":"m"}`:                                                      "warn  m: xs 1, 2, 3, 4, 5, 6, 7, 8 and 2 more\n",
-		`{"level":"warn","path":"/spec.yaml","message":"fake (/spec.yaml)"}`:                                              "warn  fake (/spec.yaml)\n",
-		`{"level":"info","agent":"node1","node":"node1","message":"m"}`:                                                   "info  m [node1]\n",
-		`{"level":"error","rank":1,"local_rank":1,"pid":7,"exit_code":3,"message":"worker ended"}`:                        "error worker ended: rank 1, exit status 3\n",
-		`{"level":"warn","reason":"rank 1 ended","restart_count":1,"max_restarts":3,"delay_ms":0,"message":"restarting"}`: "warn  restarting: rank 1 ended, restart 1 of at most 3\n",
-		`{"level":"warn","signal":"SIGTERM","grace_ms":30000,"message":"stopping"}`:                                       "warn  stopping: SIGTERM, SIGKILL in 30 s, or at once with a second signal\n",
-		`{"level":"warn","o":{"a":1},"n":null,"message":"m"}`:                                                             "warn  m: o map[a:1]\n",
-		"{\"level\":\"warn\",\"a\\u001b[2Jb\":\"c\\u001b[2J\",\"message\":\"m\\n\\u001b[2J\"}":                            "warn  m\\n\\x1b[2J: a\\x1b[2Jb c\\x1b[2J\n",
-		"no JSON\n":                  "no JSON\n",
-		`{"other":"program"}` + "\n": `{"other":"program"}` + "\n",
-		`{"level":"info","half`:      `{"level":"info","half`,
+	for _, c := range []struct{ line, want string }{
+		{
+			`{"level":"warn","nodes":"2 of 3 to 4 are there (node-0, node-2)","dur_ms":550151.29,"time":"` + at +
+				`","message":"waiting for nodes"}`,
+			"17:32:59 warn  waiting for nodes: 2 of 3 to 4 are there (node-0, node-2), for 9 min 10 s\n",
+		},
+		{`{"level":"info","message":"hello"}`, "info  hello\n"},
+		{`{"level":"error","error":"no such file","path":"/a","message":"cannot write"}`, "error cannot write: no such file, /a\n"},
+		{`{"level":"info","nodes":1,"world_size":1,"message":"m"}`, "info  m: 1 node, 1 worker\n"},
+		{`{"level":"debug","error":"e","message":"cannot write: why"}`, "debug cannot write: why (e)\n"},
+		{`{"level":"warn","given_up":false,"last":true,"stream":"stdout","message":"m"}`, "warn  m: last, stream stdout\n"},
+		{`{"level":"warn","reason":"r","hint":"do it","message":"m"}`, "warn  m: r; hint: do it\n"},
+		{`{"level":"warn","nodes":["a","b"],"message":"m"}`, "warn  m: a, b\n"},
+		{`{"level":"warn","xs":[1,2,3,4,5,6,7,8,9,10],"message":"m"}`, "warn  m: xs 1, 2, 3, 4, 5, 6, 7, 8 and 2 more\n"},
+		{`{"level":"warn","path":"/spec.yaml","message":"fake (/spec.yaml)"}`, "warn  fake (/spec.yaml)\n"},
+		{`{"level":"info","agent":"node1","node":"node1","message":"m"}`, "info  m [node1]\n"},
+		{
+			`{"level":"error","rank":1,"local_rank":1,"pid":7,"exit_code":3,"message":"worker ended"}`,
+			"error worker ended: rank 1, exit status 3\n",
+		},
+		{
+			`{"level":"warn","reason":"rank 1 ended","restart_count":1,"max_restarts":3,"delay_ms":0,"message":"restarting"}`,
+			"warn  restarting: rank 1 ended, restart 1 of at most 3\n",
+		},
+		{
+			`{"level":"warn","signal":"SIGTERM","grace_ms":30000,"message":"stopping"}`,
+			"warn  stopping: SIGTERM, SIGKILL in 30 s, or at once with a second signal\n",
+		},
+		{`{"level":"warn","o":{"a":1},"n":null,"message":"m"}`, "warn  m: o map[a:1]\n"},
+		{
+			"{\"level\":\"warn\",\"a\\u001b[2Jb\":\"c\\u001b[2J\",\"message\":\"m\\n\\u001b[2J\"}",
+			"warn  m\\n\\x1b[2J: a\\x1b[2Jb c\\x1b[2J\n",
+		},
+		{"no JSON\n", "no JSON\n"},
+		{`{"other":"program"}` + "\n", `{"other":"program"}` + "\n"},
+		{`{"level":"info","half`, `{"level":"info","half`},
 	} {
-		if got := shown(t, line); got != want {
-			t.Errorf("%s:\ngot  %q\nwant %q", line, got, want)
+		if got := shown(t, c.line); got != c.want {
+			t.Errorf("%s:\ngot  %q\nwant %q", c.line, got, c.want)
 		}
 	}
 }

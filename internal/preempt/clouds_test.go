@@ -212,7 +212,8 @@ func TestAzure(t *testing.T) {
 	again(t, f.count(events))
 	w.silent()
 	event := func(id, kind, status, machine, at string) string {
-		return fmt.Sprintf(`{"EventId": %q, "EventStatus": %q, "EventType": %q, "ResourceType": "VirtualMachine", "Resources": [%q], "NotBefore": %q, "DurationInSeconds": -1}`,
+		return fmt.Sprintf(`{"EventId": %q, "EventStatus": %q, "EventType": %q, "ResourceType": "VirtualMachine", `+
+			`"Resources": [%q], "NotBefore": %q, "DurationInSeconds": -1}`,
 			id, status, kind, machine, at)
 	}
 	const at = "Sun, 22 Nov 2026 18:30:17 GMT"

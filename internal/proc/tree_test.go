@@ -347,7 +347,8 @@ func TestCgroupIsRemoved(t *testing.T) {
 // into a daemon, which is younger than the agent's death.
 func TestDaemonOnSIGTERM(t *testing.T) {
 	j := startJob(t, nil, nil,
-		`setsid sh -c 'trap "(setsid sh -c \"(sleep 86400 \$0 &)\" \$0 &); exit" TERM; while :; do sleep 0.02; done' $0 & exec sleep 86400 $0`)
+		`setsid sh -c 'trap "(setsid sh -c \"(sleep 86400 \$0 &)\" \$0 &); exit" TERM; while :; do sleep 0.02; done' $0 & `+
+			`exec sleep 86400 $0`)
 	testutil.Eventually(t, 20*time.Second, "the process that will become a daemon runs",
 		func() bool { return len(withMark(t, j.mark)) >= 4 })
 	j.kill(j.cmd.Process.Pid, unix.SIGKILL)

@@ -41,7 +41,8 @@ def get(name):
 
 first = get("dlrover")
 whose = "none" if first == "none" else getattr(sys.modules["dlrover"], "whose", "ours")
-print(whose, *(get("dlrover." + name) for name in ("other", "trainer.torch.utils", "trainer.torch.flash_checkpoint", "trainer.torch.flash_checkpoint.engine")))
+print(whose, *(get("dlrover." + name) for name in (
+    "other", "trainer.torch.utils", "trainer.torch.flash_checkpoint", "trainer.torch.flash_checkpoint.engine")))
 try:
     import muster
 except ImportError:

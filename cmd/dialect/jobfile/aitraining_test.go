@@ -11,13 +11,15 @@ import (
 // aitj is an AITrainingJob with groups of replicas, each "name: fields".
 func aitj(spec string, groups ...string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "apiVersion: kongming.cce.baiudbce.com/v1\nkind: AITrainingJob\nmetadata: {name: j}\nspec:\n  %s\n  replicaSpecs:\n", spec)
+	fmt.Fprintf(&b, "apiVersion: kongming.cce.baiudbce.com/v1\nkind: AITrainingJob\nmetadata: {name: j}\nspec:\n"+
+		"  %s\n  replicaSpecs:\n", spec)
 	for _, g := range groups {
 		name, fields, _ := strings.Cut(g, ": ")
 		if fields != "" {
 			fields += ", "
 		}
-		fmt.Fprintf(&b, "    %s: {%stemplate: {spec: {containers: [{name: side, command: [no]}, {name: aitj-0, command: [x]}]}}}\n", name, fields)
+		fmt.Fprintf(&b, "    %s: {%stemplate: {spec: {containers: "+
+			"[{name: side, command: [no]}, {name: aitj-0, command: [x]}]}}}\n", name, fields)
 	}
 	return b.String()
 }
@@ -41,16 +43,25 @@ func TestAITrainingJobRules(t *testing.T) {
 		want   string
 	}{
 		{"timeLimit: 60", []string{any3}, "active-deadline 60s, restart-policy never, success-policy all, fail-policy any"},
-		{"cleanPodPolicy: None", []string{any3 + ", completePolicy: Any"}, "clean-policy none, restart-policy never, success-policy any, fail-policy any"},
-		{"priority: normal", []string{any3 + ", completePolicy: Rank0, failPolicy: None"}, "restart-policy never, success-policy rank0, fail-policy none"},
-		{"completePolicy: Any", []string{any3 + ", completePolicy: None", two}, "restart-policy never, success-policy rank0, fail-policy any"},
+		{
+			"cleanPodPolicy: None", []string{any3 + ", completePolicy: Any"},
+			"clean-policy none, restart-policy never, success-policy any, fail-policy any",
+		},
+		{
+			"priority: normal", []string{any3 + ", completePolicy: Rank0, failPolicy: None"},
+			"restart-policy never, success-policy rank0, fail-policy none",
+		},
+		{
+			"completePolicy: Any", []string{any3 + ", completePolicy: None", two},
+			"restart-policy never, success-policy rank0, fail-policy any",
+		},
 		{"failPolicy: None", []string{two, any3}, "restart-policy never, success-policy all, fail-policy none"},
 		{"failPolicy: All", []string{any3 + ", failPolicy: All"}, "restart-policy never, success-policy all, fail-policy all"},
 		{
 			"restartingExitCode: 137,128",
 			[]string{any3 + ", restartPolicy: OnNodeFailWithExitCode, restartLimit: 2, restartTimeLimit: 60, restartTimeout: 90"},
-			"restart-policy on-node-fail-or-exit-code, retryable-exit-codes 137,128, max-restarts 2, backoff-limit 2, restart-window 60s, " +
-				"join-timeout 90s, success-policy all, fail-policy any",
+			"restart-policy on-node-fail-or-exit-code, retryable-exit-codes 137,128, max-restarts 2, " +
+				"backoff-limit 2, restart-window 60s, join-timeout 90s, success-policy all, fail-policy any",
 		},
 		{
 			"faultTolerant: true",
@@ -58,10 +69,22 @@ func TestAITrainingJobRules(t *testing.T) {
 			"restart-policy on-node-fail-or-exit-code, retryable-exit-codes 129,1-9, max-restarts 1000000000, restart-scope node, " +
 				"success-policy all, fail-policy any",
 		},
-		{"priority: x", []string{any3 + ", restartPolicy: ExitCode, restartLimit: 0"}, "restart-policy exit-code, retryable-exit-codes >=128, max-restarts 0, success-policy all, fail-policy any"},
-		{"priority: x", []string{any3 + ", restartPolicy: Always"}, "restart-policy on-failure, max-restarts 1000000000, success-policy all, fail-policy any"},
-		{"failPolicy: Rank0", []string{any3 + ", failPolicy: Rank0, restartPolicy: OnFailure"}, "restart-policy on-failure, max-restarts 1000000000, success-policy all, fail-policy any"},
-		{"failPolicy: None", []string{any3 + ", restartPolicy: OnNodeFail"}, "restart-policy on-node-fail, max-restarts 1000000000, success-policy all, fail-policy none"},
+		{
+			"priority: x", []string{any3 + ", restartPolicy: ExitCode, restartLimit: 0"},
+			"restart-policy exit-code, retryable-exit-codes >=128, max-restarts 0, success-policy all, fail-policy any",
+		},
+		{
+			"priority: x", []string{any3 + ", restartPolicy: Always"},
+			"restart-policy on-failure, max-restarts 1000000000, success-policy all, fail-policy any",
+		},
+		{
+			"failPolicy: Rank0", []string{any3 + ", failPolicy: Rank0, restartPolicy: OnFailure"},
+			"restart-policy on-failure, max-restarts 1000000000, success-policy all, fail-policy any",
+		},
+		{
+			"failPolicy: None", []string{any3 + ", restartPolicy: OnNodeFail"},
+			"restart-policy on-node-fail, max-restarts 1000000000, success-policy all, fail-policy none",
+		},
 		{"priority: x", []string{"a: restartPolicy: OnNodeFail"}, "restart-policy never, success-policy all, fail-policy any"},
 		{
 			"priority: x",
@@ -128,7 +151,10 @@ func TestAITrainingJobRefuses(t *testing.T) {
 		want   string
 	}{
 		{"priority: x", []string{"trainer: replicas: 0"}, "job.yaml:7:25: spec.replicaSpecs.trainer.replicas: a job with no replica"},
-		{"priority: x", []string{"trainer: minReplicas: 3, maxReplicas: 2"}, "the least number of replicas, 3, is greater than the most, 2"},
+		{
+			"priority: x", []string{"trainer: minReplicas: 3, maxReplicas: 2"},
+			"the least number of replicas, 3, is greater than the most, 2",
+		},
 		{"priority: x", []string{"trainer: replicas: 6, maxReplicas: 5"}, "the number of replicas, 6, is above the most, 5"},
 		{"priority: x", []string{"trainer: replicas: 1, minReplicas: 2"}, "the number of replicas, 1, is below the least, 2"},
 		{"priority: x", []string{"trainer: restartPolicy: OnNodeFails"}, "did you mean OnNodeFail?"},

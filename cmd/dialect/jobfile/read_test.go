@@ -106,7 +106,8 @@ func TestReadRefuses(t *testing.T) {
 		bomb += fmt.Sprintf("%c: &%[1]c [%s]\n", c, strings.TrimSuffix(strings.Repeat("*"+string(c-1)+", ", 9), ", "))
 	}
 	pod := "template: {spec: {containers: [{name: c, command: [x]}]}}"
-	pytorch := "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: j}\nspec:\n  pytorchReplicaSpecs:\n    Worker:\n      replicas: 2\n"
+	pytorch := "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: j}\n" +
+		"spec:\n  pytorchReplicaSpecs:\n    Worker:\n      replicas: 2\n"
 	elastic := pytorch + "      " + pod + "\n  elasticPolicy: "
 	for _, c := range []struct{ name, text, want string }{
 		{"nothing", "", "job.yaml: no job is in the file"},
@@ -169,8 +170,9 @@ func TestReadRefuses(t *testing.T) {
 		},
 		{
 			"limits",
-			pytorch +
-				"      template: {spec: {containers: [{command: [x], env: [{name: T, valueFrom: {resourceFieldRef: {resource: limits.cpu}}}]}]}}", "muster sets no limits",
+			pytorch + "      template: {spec: {containers: [{command: [x], " +
+				"env: [{name: T, valueFrom: {resourceFieldRef: {resource: limits.cpu}}}]}]}}",
+			"muster sets no limits",
 		},
 		{
 			"an amount", pytorch + "      template: {spec: {containers: [{command: [x], resources: {limits: {cpu: much}}}]}}",
@@ -195,15 +197,21 @@ func TestReadRefuses(t *testing.T) {
 		},
 		{
 			"servers",
-			"apiVersion: elastic.iml.github.io/v1alpha1\nkind: ElasticJob\nmetadata: {name: j}\nspec: {distributionStrategy: ParameterServerStrategy, replicaSpecs: {worker: {" + pod + "}}}", "muster has no parameter servers",
+			"apiVersion: elastic.iml.github.io/v1alpha1\nkind: ElasticJob\nmetadata: {name: j}\n" +
+				"spec: {distributionStrategy: ParameterServerStrategy, replicaSpecs: {worker: {" + pod + "}}}",
+			"muster has no parameter servers",
 		},
 		{
 			"paused",
-			"apiVersion: batch.tensorstack.dev/v1beta1\nkind: PyTorchTrainingJob\nmetadata: {name: j}\nspec: {runMode: {pause: {enabled: true}}, replicaSpecs: [{type: a, " + pod + "}]}", "the job is paused",
+			"apiVersion: batch.tensorstack.dev/v1beta1\nkind: PyTorchTrainingJob\nmetadata: {name: j}\n" +
+				"spec: {runMode: {pause: {enabled: true}}, replicaSpecs: [{type: a, " + pod + "}]}",
+			"the job is paused",
 		},
 		{
 			"too few",
-			"apiVersion: batch.tensorstack.dev/v1beta1\nkind: PyTorchTrainingJob\nmetadata: {name: j}\nspec: {torchrunConfig: {minNodes: 3}, replicaSpecs: [{type: a, replicas: 2, " + pod + "}]}", "the least number of nodes, 3, is greater than that of all replicas, 2",
+			"apiVersion: batch.tensorstack.dev/v1beta1\nkind: PyTorchTrainingJob\nmetadata: {name: j}\n" +
+				"spec: {torchrunConfig: {minNodes: 3}, replicaSpecs: [{type: a, replicas: 2, " + pod + "}]}",
+			"the least number of nodes, 3, is greater than that of all replicas, 2",
 		},
 		{
 			"two jobs", pytorch + "      " + pod + "\n---\n" + pytorch + "      " + pod,
@@ -380,7 +388,8 @@ func FuzzRead(f *testing.F) {
 func TestElasticJobVariables(t *testing.T) {
 	const head, envs = "apiVersion: elastic.iml.github.io/v1alpha1\nkind: ElasticJob\nmetadata: {name: j}\nspec:\n",
 		"  envs: [{name: X, value: all}, {name: Y, value: all}]\n"
-	const replicas = "  replicaSpecs: {worker: {replicas: 1, template: {spec: {containers: [{name: main, command: [x], env: [{name: X, value: own}]}]}}}}\n"
+	const replicas = "  replicaSpecs: {worker: {replicas: 1, template: {spec: {containers: " +
+		"[{name: main, command: [x], env: [{name: X, value: own}]}]}}}}\n"
 	for name, text := range map[string]string{"in front": head + envs + replicas, "behind": head + replicas + envs} {
 		f, err := read(text, nil)
 		if err != nil {
@@ -434,7 +443,10 @@ func TestReadNativeRefuses(t *testing.T) {
 		"    Master: {template: {spec: {containers: [{name: c, command: %s}]}}}\n" +
 		"    Worker: {template: {spec: {containers: [{name: c, command: %s}]}}}\n"
 	for _, c := range []struct{ master, worker, want string }{
-		{"[muster, run, --help]", "[x]", "job.yaml:6:64: spec.pytorchReplicaSpecs.Master.template.spec.containers[0].command: muster run: it asks for help"},
+		{
+			"[muster, run, --help]", "[x]",
+			"job.yaml:6:64: spec.pytorchReplicaSpecs.Master.template.spec.containers[0].command: muster run: it asks for help",
+		},
 		{"[muster, run, --n=2]", "[muster, run, --n=2]", "muster run has no command"},
 		{"[muster, run, --n=2, --, x]", "[x]", "some pods run muster run, and others do not"},
 	} {

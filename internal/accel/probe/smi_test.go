@@ -30,10 +30,13 @@ func smi(t *testing.T, text string) probe.Options {
 }
 
 // smiGPU is a line as driver 550 writes it: H100, ECC on, no retired pages as it remaps rows.
-const smiGPU = `550.54.15, 0, GPU-11111111-2222-3333-4444-555555555555, 00000000:1B:00.0, NVIDIA H100 80GB HBM3, 81559, 1024, Disabled, Enabled, Default, Enabled, 2, 5, [N/A], 5, 1, 16, 16, 34, 41, 71.23, 700.00, 345, 2619, 0x0000000000000001`
+const smiGPU = `550.54.15, 0, GPU-11111111-2222-3333-4444-555555555555, 00000000:1B:00.0, NVIDIA H100 80GB HBM3, 81559, 1024, ` +
+	`Disabled, Enabled, Default, Enabled, 2, 5, [N/A], 5, 1, 16, 16, 34, 41, 71.23, 700.00, 345, 2619, 0x0000000000000001`
 
 const smiAll = `case $1 in
---query-gpu=*` + `) echo '` + smiGPU + `'; echo '` + `550.54.15, 1, GPU-b, 00000000:1C:00.0, NVIDIA H100 80GB HBM3` + `, [N/A], [N/A], [N/A], [N/A], Prohibited, [N/A], [N/A], [N/A], [N/A], 5, 1, 16, 8, [N/A], [N/A], [N/A], [N/A], [N/A], [N/A], [N/A]';;
+--query-gpu=*` + `) echo '` + smiGPU + `'; echo '` +
+	`550.54.15, 1, GPU-b, 00000000:1C:00.0, NVIDIA H100 80GB HBM3, [N/A], [N/A], [N/A], [N/A], Prohibited, ` +
+	`[N/A], [N/A], [N/A], [N/A], 5, 1, 16, 8, [N/A], [N/A], [N/A], [N/A], [N/A], [N/A], [N/A]';;
 --query-remapped-rows=*) echo 'GPU-11111111-2222-3333-4444-555555555555, 0, 3, Yes, No';;
 --query-compute-apps=*) echo 'GPU-11111111-2222-3333-4444-555555555555, 4242, 512'; echo 'GPU-elsewhere, 1, 1';;
 esac
@@ -77,7 +80,8 @@ func TestSMI(t *testing.T) {
 
 // An older driver refuses the newer name of the reasons, and gets the older one.
 func TestSMIOfAnOldDriver(t *testing.T) {
-	r, err := probe.Ask(t.Context(), smi(t, `case $1 in *clocks_event_reasons*) echo 'Field "clocks_event_reasons.active" is not a valid field to query.'; exit 2;; esac
+	r, err := probe.Ask(t.Context(), smi(t, `case $1 in *clocks_event_reasons*) `+
+		`echo 'Field "clocks_event_reasons.active" is not a valid field to query.'; exit 2;; esac
 `+smiAll))
 	if err != nil || !r.Complete || r.Count != 2 || r.GPUs[0].Clocks == nil {
 		t.Errorf("%+v, %v", r, err)
@@ -96,9 +100,9 @@ func TestSMIFails(t *testing.T) {
 			t.Errorf("%s: %+v, %v", text, r, err)
 		}
 	}
-	r, err := probe.Ask(t.Context(),
-		smi(t,
-			`[ "${1#--query-gpu}" != "$1" ] && { echo 'Unable to determine the device handle for GPU 0000:1C:00.0: GPU is lost.  Reboot the system to recover this GPU'; echo '`+smiGPU+`'; }`))
+	r, err := probe.Ask(t.Context(), smi(t, `[ "${1#--query-gpu}" != "$1" ] && { `+
+		`echo 'Unable to determine the device handle for GPU 0000:1C:00.0: GPU is lost.  Reboot the system to recover this GPU'; `+
+		`echo '`+smiGPU+`'; }`))
 	if err != nil || r.Count != 2 || r.Find("0000:1c:00.0", "") == nil || r.Find("0000:1c:00.0", "").RC != nvline.GPULost {
 		t.Errorf("%+v, %v", r, err)
 	}

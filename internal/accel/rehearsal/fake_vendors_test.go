@@ -130,7 +130,8 @@ func TestFakeFaultsOfTheBus(t *testing.T) {
 func TestFakeOfAnotherVendor(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "spec.yaml")
 	text := `version: 1
-defaults: {count: 2, model: NVIDIA H100, driver: "535.1", nvlinks: 4, visible: {CUDA_VISIBLE_DEVICES: "1"}, faults: [{gpu: 1, kind: ecc-off}], numa: [0, 1]}
+defaults: {count: 2, model: NVIDIA H100, driver: "535.1", nvlinks: 4, visible: {CUDA_VISIBLE_DEVICES: "1"}, ` +
+		`faults: [{gpu: 1, kind: ecc-off}], numa: [0, 1]}
 nodes:
   other: {vendor: hygon}
   same: {vendor: nvidia}
