@@ -304,7 +304,8 @@ def kind(fd):
         return "closed"
     return "pipe" if stat.S_ISFIFO(mode) else "device" if stat.S_ISCHR(mode) else "else"
 told = {
-    "argv": sys.argv, "orig_argv": getattr(sys, "orig_argv", ""), "name": __name__, "file": __file__, "main": sys.modules["__main__"].__dict__ is globals(),
+    "argv": sys.argv, "orig_argv": getattr(sys, "orig_argv", ""), "name": __name__, "file": __file__,
+    "main": sys.modules["__main__"].__dict__ is globals(),
     "descriptors": [kind(fd) for fd in range(10)], "directory": os.getcwd(), "leads": os.getsid(0) == os.getpid() == os.getpgid(0),
     "path": os.environ.get("PYTHONPATH"), "order": os.read(3, 100), "agent": os.getppid(), "template": os.environ.get("MUSTER_TEMPLATE"),
 }

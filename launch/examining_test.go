@@ -103,7 +103,8 @@ func TestCheckedAnewAfterHang(t *testing.T) {
 	c.ends(0, 0)
 	for _, n := range c.nodes {
 		text, err := os.ReadFile(n.path("checks"))
-		if err != nil || !strings.Contains(string(text), "round 0 suspect false") || !strings.Contains(string(text), "round 1 suspect true") {
+		if err != nil || !strings.Contains(string(text), "round 0 suspect false") ||
+			!strings.Contains(string(text), "round 1 suspect true") {
 			t.Errorf("node %d: %v\n%s", n.Index, err, text)
 		}
 	}

@@ -16,7 +16,8 @@ import (
 // without hears of it all the same.
 func TestFenceWhileWorkerIsEnded(t *testing.T) {
 	c := startAgents(t, 2, see+`trap ": > $ALL/asked.$RANK; exit 0" TERM
-test $RANK$TORCHELASTIC_RESTART_COUNT = 00 && { (trap "" TERM; touch $ALL/left; while :; do sleep 0.1; done) & wait_for $ALL/left; wait_for $ALL/go; exit 4; }
+test $RANK$TORCHELASTIC_RESTART_COUNT = 00 && {
+	(trap "" TERM; touch $ALL/left; while :; do sleep 0.1; done) & wait_for $ALL/left; wait_for $ALL/go; exit 4; }
 while :; do sleep 0.05; done`, func(_ int, n *testNode) {
 		n.Restart.Scope, n.Restart.MaxRestarts, n.Restart.Delay = job.ScopeProcess, 3, time.Millisecond
 	})

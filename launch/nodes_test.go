@@ -18,7 +18,8 @@ import (
 )
 
 // see is the beginning of most scripts: what every worker says about itself.
-const see = `echo "$RANK of $WORLD_SIZE try $TORCHELASTIC_RESTART_COUNT round $MUSTER_ROUND group $GROUP_RANK of $GROUP_WORLD_SIZE" >> $ALL/seen
+const see = `echo "$RANK of $WORLD_SIZE try $TORCHELASTIC_RESTART_COUNT round $MUSTER_ROUND ` +
+	`group $GROUP_RANK of $GROUP_WORLD_SIZE" >> $ALL/seen
 wait_for() { while ! test -e $1; do sleep 0.02; done; }
 `
 
@@ -295,7 +296,8 @@ func TestScopes(t *testing.T) {
 		job.ScopeProcess: {1, 2, 1, 1}, job.ScopeNode: {2, 2, 1, 1}, job.ScopeWorld: {2, 2, 2, 2},
 	} {
 		t.Run(string(scope), func(t *testing.T) {
-			c := startAgents(t, 2, see+`if test $RANK$TORCHELASTIC_RESTART_COUNT = 10; then wait_for $ALL/go; echo "it broke" >&2; exit 4; fi
+			c := startAgents(t, 2, see+`
+if test $RANK$TORCHELASTIC_RESTART_COUNT = 10; then wait_for $ALL/go; echo "it broke" >&2; exit 4; fi
 wait_for $ALL/end`, func(_ int, n *testNode) { n.Restart.Scope, n.Restart.MaxRestarts = scope, 1 })
 			c.lines(4)
 			writeFile(t, filepath.Join(c.dir, "go"), "")

@@ -65,7 +65,8 @@ func TestReachedHosts(t *testing.T) {
 		t.Error(said, err)
 	}
 	rules.Min = 4
-	if _, err := newReachedHosts(&rules, dir, zerolog.Nop()).scale(4); err == nil || !strings.Contains(err.Error(), "a fixed number of hosts, 4") {
+	_, err := newReachedHosts(&rules, dir, zerolog.Nop()).scale(4)
+	if err == nil || !strings.Contains(err.Error(), "a fixed number of hosts, 4") {
 		t.Error(err)
 	}
 	if newReachedHosts(nil, dir, zerolog.Nop()) != nil {

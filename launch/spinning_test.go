@@ -31,15 +31,19 @@ func TestSpin(t *testing.T) {
 		steps  [][]step
 		idle   time.Duration // for how long; 0: it is not
 	}{
-		"it has stood still":               {true, [][]step{warm, times(6, step{time.Second, stays})}, 6 * time.Second},
-		"it has no device":                 {false, [][]step{warm, times(60, step{time.Second, stays})}, 0},
-		"only for a short time":            {true, [][]step{warm, times(5, step{time.Second, stays})}, 0},
-		"it has not begun":                 {true, [][]step{times(4, step{time.Second, calls}), times(60, step{time.Second, stays})}, 0},
-		"its main thread goes on":          {true, [][]step{warm, times(60, step{time.Second, moves})}, 0},
-		"then it does not":                 {true, [][]step{warm, times(60, step{time.Second, moves}), times(6, step{time.Second, stays})}, 6 * time.Second},
-		"it takes memory":                  {true, [][]step{warm, times(60, step{time.Second, takes})}, 0},
-		"it was slow before":               {true, [][]step{warm, {{10 * time.Second, calls}}, times(50, step{time.Second, stays})}, 0},
-		"slower than it was":               {true, [][]step{warm, {{10 * time.Second, calls}}, times(51, step{time.Second, stays})}, 51 * time.Second},
+		"it has stood still":      {true, [][]step{warm, times(6, step{time.Second, stays})}, 6 * time.Second},
+		"it has no device":        {false, [][]step{warm, times(60, step{time.Second, stays})}, 0},
+		"only for a short time":   {true, [][]step{warm, times(5, step{time.Second, stays})}, 0},
+		"it has not begun":        {true, [][]step{times(4, step{time.Second, calls}), times(60, step{time.Second, stays})}, 0},
+		"its main thread goes on": {true, [][]step{warm, times(60, step{time.Second, moves})}, 0},
+		"then it does not": {true, [][]step{
+			warm, times(60, step{time.Second, moves}), times(6, step{time.Second, stays}),
+		}, 6 * time.Second},
+		"it takes memory":    {true, [][]step{warm, times(60, step{time.Second, takes})}, 0},
+		"it was slow before": {true, [][]step{warm, {{10 * time.Second, calls}}, times(50, step{time.Second, stays})}, 0},
+		"slower than it was": {true, [][]step{
+			warm, {{10 * time.Second, calls}}, times(51, step{time.Second, stays}),
+		}, 51 * time.Second},
 		"it answers no more":               {true, [][]step{warm, {{30 * time.Second, nil}}}, 0},
 		"a place alone says nothing of it": {true, [][]step{times(30, step{time.Second, moves}), times(60, step{time.Second, stays})}, 0},
 	} {

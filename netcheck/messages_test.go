@@ -15,7 +15,8 @@ func (text) Set(context.Context, string, []byte) error     { return nil }
 // it.
 func FuzzPlan(f *testing.F) {
 	f.Add([]byte(`{"stage":"pairs","pairs":[[0,1]],"devices":[1,1],"probes":["a","b"],"names":["a","b"]}`), 2)
-	f.Add([]byte(`{"stage":"verdict","verdict":{"nodes":[{"node":"a"},{"node":"b","fault":{"status":80}}],"links":[{"a":0,"b":1}],"stragglers":[{"node":1}]}}`), 2)
+	f.Add([]byte(`{"stage":"verdict","verdict":{"nodes":[{"node":"a"},{"node":"b","fault":{"status":80}}],`+
+		`"links":[{"a":0,"b":1}],"stragglers":[{"node":1}]}}`), 2)
 	f.Add([]byte(`{"stage":"perf","nodes":[-1,9]}`), 3)
 	f.Fuzz(func(t *testing.T, data []byte, size int) {
 		size = 1 + (size&0xffff)%64

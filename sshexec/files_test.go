@@ -196,8 +196,10 @@ func TestPlaces(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			script := `set -e; mount --make-rprivate /; mount -t tmpfs tmpfs /dev/shm; mkdir /dev/shm/h; mount --bind "$1" /dev/shm/h
-				mount -t tmpfs -o "$3" tmpfs /tmp; mount -o remount,size=64m,exec /tmp; mkdir -p "$1"; mount --move /dev/shm/h "$1"; rmdir /dev/shm/h
-				mount -o "remount,$3" /tmp; mount -t tmpfs -o "$4" tmpfs /dev/shm; mkdir "$1/.cache"; mount -t tmpfs -o "$2" tmpfs "$1/.cache"
+				mount -t tmpfs -o "$3" tmpfs /tmp; mount -o remount,size=64m,exec /tmp
+				mkdir -p "$1"; mount --move /dev/shm/h "$1"; rmdir /dev/shm/h
+				mount -o "remount,$3" /tmp; mount -t tmpfs -o "$4" tmpfs /dev/shm
+				mkdir "$1/.cache"; mount -t tmpfs -o "$2" tmpfs "$1/.cache"
 				[ "$5" = limit ] || eval "$5"; echo ready; exec cat`
 			hold := exec.CommandContext(ctx, "unshare", "-m", "sh", "-c", script, "sh", home, c.cache, c.tmp, c.shm, c.before)
 			_, stdout := testutil.StartPiped(t, hold)

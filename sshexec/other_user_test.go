@@ -52,7 +52,9 @@ func TestBinaryOfAnotherUser(t *testing.T) {
 		},
 		"a directory above is open": {`chmod 777 "$home"/.cache; plant "$home"/.cache/muster/bin`, "/tmp/muster-bin-0"},
 		"a directory above was moved": {
-			`chmod 777 "$home"/.cache; mkdir -p -m 700 "$home"/.cache/x/bin; plant /tmp/p; cp /tmp/p/* /tmp/p/.m* "$home"/.cache/x/bin; other mv "$home"/.cache/x "$home"/.cache/muster`, "/tmp/muster-bin-0",
+			`chmod 777 "$home"/.cache; mkdir -p -m 700 "$home"/.cache/x/bin; plant /tmp/p; ` +
+				`cp /tmp/p/* /tmp/p/.m* "$home"/.cache/x/bin; other mv "$home"/.cache/x "$home"/.cache/muster`,
+			"/tmp/muster-bin-0",
 		},
 		"open to all": {
 			`mkdir -p "$home"/.cache/muster/bin; chmod 777 "$home"/.cache/muster/bin; plant "$home"/.cache/muster/bin`,
@@ -61,10 +63,12 @@ func TestBinaryOfAnotherUser(t *testing.T) {
 		"open to a group": {`mkdir -p "$home"/.cache/muster/bin; chgrp ` + otherUser +
 			` "$home"/.cache/muster/bin; chmod 770 "$home"/.cache/muster/bin; plant "$home"/.cache/muster/bin`, "/tmp/muster-bin-0"},
 		"open to all before": {
-			`mkdir -p "$home"/.cache/muster/bin; chmod 777 "$home"/.cache/muster/bin; plant "$home"/.cache/muster/bin; chmod 700 "$home"/.cache/muster/bin`, "",
+			`mkdir -p "$home"/.cache/muster/bin; chmod 777 "$home"/.cache/muster/bin; ` +
+				`plant "$home"/.cache/muster/bin; chmod 700 "$home"/.cache/muster/bin`, "",
 		},
 		"the record is another user's": {
-			`mkdir -p "$home"/.cache/muster/bin; chmod 777 "$home"/.cache/muster/bin; plant "$home"/.cache/muster/bin; chmod 700 "$home"/.cache/muster/bin; chown 0 "$home"/.cache/muster/bin/muster-*`, "",
+			`mkdir -p "$home"/.cache/muster/bin; chmod 777 "$home"/.cache/muster/bin; ` +
+				`plant "$home"/.cache/muster/bin; chmod 700 "$home"/.cache/muster/bin; chown 0 "$home"/.cache/muster/bin/muster-*`, "",
 		},
 		"the record is an old one":        {`plant "$home"/.cache/muster/bin env; : >"$home"/.cache/muster/bin/.muster-$key.ok`, ""},
 		"the directory in /tmp":           {`full; plant /tmp/muster-bin-0`, "/dev/shm/muster-bin-0"},
@@ -75,7 +79,8 @@ func TestBinaryOfAnotherUser(t *testing.T) {
 		},
 		"/tmp is not sticky": {`full; chmod 777 /tmp`, "/dev/shm/muster-bin-0"},
 		"a link for a record": {
-			`echo precious >/root.txt; mkdir -p "$home"/.cache/muster/bin; chmod 777 "$home"/.cache/muster/bin; other ln -s /root.txt "$home"/.cache/muster/bin/.muster-$key.ok; chmod 700 "$home"/.cache/muster/bin`, "",
+			`echo precious >/root.txt; mkdir -p "$home"/.cache/muster/bin; chmod 777 "$home"/.cache/muster/bin; ` +
+				`other ln -s /root.txt "$home"/.cache/muster/bin/.muster-$key.ok; chmod 700 "$home"/.cache/muster/bin`, "",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -84,7 +89,8 @@ func TestBinaryOfAnotherUser(t *testing.T) {
 			defer cancel()
 			// The machine's own files stay as they are: what is written goes into memory.
 			mounts := `set -e; home=$1; key=$2; hash=$3; xdg=; full() { mount -t tmpfs -o size=1m tmpfs "$home"/.cache; }
-				mount --make-rprivate /; mount -t tmpfs -o size=64m tmpfs /mnt; mkdir -p /mnt/home /mnt/dev-shm; chmod 755 /mnt /mnt/home; home=/mnt/home
+				mount --make-rprivate /; mount -t tmpfs -o size=64m tmpfs /mnt; mkdir -p /mnt/home /mnt/dev-shm
+				chmod 755 /mnt /mnt/home; home=/mnt/home
 				mkdir "$home"/.cache; mount -t tmpfs tmpfs /tmp; mount -t tmpfs tmpfs /dev/shm; chmod 1777 /tmp /dev/shm
 			` + otherUserShell + strings.ReplaceAll(c.before, "/root.txt", "/mnt/precious") + "\necho \"xdg=$xdg\"; exec cat"
 			hold := exec.CommandContext(ctx, "unshare", "-m", "sh", "-c", mounts, "sh", home, hash[:16], hash)

@@ -92,7 +92,8 @@ spec:
 	if err := read("torchrun", "train.py", "--", "--more"); err != nil {
 		t.Error(err)
 	}
-	if err := read("python", "", "--", "gone.py"); err == nil || !strings.Contains(err.Error(), `the command of pods-master-0: cannot find`) {
+	if err := read("python", "", "--", "gone.py"); err == nil ||
+		!strings.Contains(err.Error(), `the command of pods-master-0: cannot find`) {
 		t.Error(err)
 	}
 }

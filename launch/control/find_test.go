@@ -244,7 +244,8 @@ func TestJobsOfSeveralNodes(t *testing.T) {
 		return Found{Dir: "/run/" + id + strconv.Itoa(pid), PID: pid, Answer: a}
 	}
 	found := []Found{
-		node("it", "static 10.0.0.1:29500", 1, Agent), node("it", "static 10.0.0.1:29500", 2, Agent), node("it", "static 10.0.0.2:29500", 3, Agent),
+		node("it", "static 10.0.0.1:29500", 1, Agent), node("it", "static 10.0.0.1:29500", 2, Agent),
+		node("it", "static 10.0.0.2:29500", 3, Agent),
 		node("alone", "", 4, Agent), node("alone", "", 5, Agent), node("other", "static 10.0.0.1:29500", 6, Agent),
 		{Dir: "/run/dead", Err: errDead},
 	}

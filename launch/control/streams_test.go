@@ -87,7 +87,8 @@ func TestLogsOfAnotherNode(t *testing.T) {
 		t.Errorf("%v (%d, %s)", err, errhint.CodeOf(err), errhint.Of(err))
 	}
 	with := Console{Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: io.Discard}
-	if _, err := c.Exec(t.Context(), "node-1", ExecWanted{Rank: 3, Command: []string{"x"}}, with); errhint.CodeOf(err) != errhint.NotFound || err.Error() != "cannot execute it" {
+	_, err = c.Exec(t.Context(), "node-1", ExecWanted{Rank: 3, Command: []string{"x"}}, with)
+	if errhint.CodeOf(err) != errhint.NotFound || err.Error() != "cannot execute it" {
 		t.Errorf("%v", err)
 	}
 

@@ -162,7 +162,8 @@ func TestVerdict(t *testing.T) {
 			[]string{"it waits for its device at train.py:7 in train (loss.item()); rank 0"},
 		},
 		"what computes beside a device": {
-			[]evidence.Rank{rank(0, in(reduce)), rank(1, uses(1), at("", elsew), device)}, Runs, []int{1}, []int{0}, []string{"it computes"},
+			[]evidence.Rank{rank(0, in(reduce)), rank(1, uses(1), at("", elsew), device)}, Runs,
+			[]int{1}, []int{0}, []string{"it computes"},
 		},
 		"a program that uses a device and has no stacks": {
 			[]evidence.Rank{rank(0, in(reduce)), rank(1, uses(1), device)}, Runs, []int{1}, []int{0}, []string{"it computes"},
@@ -172,7 +173,8 @@ func TestVerdict(t *testing.T) {
 			Device,
 			nil,
 			[]int{0, 1},
-			[]string{"ranks 0-1: each waits for its device at train.py:7 in train (loss.item()); which of their devices holds up the others cannot be told"},
+			[]string{"ranks 0-1: each waits for its device at train.py:7 in train (loss.item()); " +
+				"which of their devices holds up the others cannot be told"},
 		},
 		"native code with the lock": {
 			[]evidence.Rank{rank(0, in(reduce)), rank(1, uses(0.97), at("", elsew), at("", user),
@@ -208,7 +210,8 @@ func TestVerdict(t *testing.T) {
 		},
 		"a deadlock while threads of PyTorch are in line for a core": {
 			[]evidence.Rank{rank(0, in(reduce)), rank(1, at("futex", elsew), at("futex", user), wants(0.3),
-				with(evidence.Process{}, evidence.Thread{TID: 7, Syscall: "futex"}, evidence.Thread{TID: 8, Syscall: "epoll_wait", Wants: 0.3}))},
+				with(evidence.Process{}, evidence.Thread{TID: 7, Syscall: "futex"},
+					evidence.Thread{TID: 8, Syscall: "epoll_wait", Wants: 0.3}))},
 			Deadlock,
 			[]int{1},
 			[]int{0},
@@ -216,7 +219,8 @@ func TestVerdict(t *testing.T) {
 		},
 		"a lock while another thread computes": {
 			[]evidence.Rank{rank(0, in(reduce)), rank(1, at("futex", elsew), at("futex", user), wants(1),
-				with(evidence.Process{}, evidence.Thread{TID: 7, Syscall: "futex"}, evidence.Thread{TID: 8, State: "R", CPU: 0.05, Wants: 1}))},
+				with(evidence.Process{}, evidence.Thread{TID: 7, Syscall: "futex"},
+					evidence.Thread{TID: 8, State: "R", CPU: 0.05, Wants: 1}))},
 			Lock,
 			[]int{1},
 			[]int{0},
@@ -282,8 +286,8 @@ func TestVerdict(t *testing.T) {
 			[]string{"whose worker process 900 has died"},
 		},
 		"loader stopped beside a process that has died": {
-			[]evidence.Rank{rank(0, in(reduce)), rank(1, at("poll", user, fetch), with(evidence.Process{PID: 800, Name: "python", State: "Z"}),
-				loader(func(p *evidence.Process) { p.State = "T" }))},
+			[]evidence.Rank{rank(0, in(reduce)), rank(1, at("poll", user, fetch),
+				with(evidence.Process{PID: 800, Name: "python", State: "Z"}), loader(func(p *evidence.Process) { p.State = "T" }))},
 			Loader,
 			[]int{1},
 			[]int{0},
@@ -397,7 +401,8 @@ func TestVerdictOfNodes(t *testing.T) {
 	}{
 		"one": {
 			both(rank(0, in(reduce)), rank(1, at("clock_nanosleep", elsew))), nil, Sleeps,
-			"rank 1 on node b has not come to all_reduce: it sleeps at train.py:31 in save; rank 0 waits for it in all_reduce at train.py:7",
+			"rank 1 on node b has not come to all_reduce: it sleeps at train.py:31 in save; " +
+				"rank 0 waits for it in all_reduce at train.py:7",
 		},
 		"two": {
 			[]evidence.Node{on("a", rank(0, in(reduce)), rank(1, state("T"))), on("b", rank(2, state("T")), rank(3, state("T")))},

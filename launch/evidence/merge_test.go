@@ -119,8 +119,10 @@ func TestSVGOfManyRanks(t *testing.T) {
 	if w := widths.FindAllStringSubmatch(text.String(), -1); len(w) != 2 || !slices.Equal(w[0][1:], w[1][1:]) {
 		t.Errorf("what all ranks of a frame do is not as wide as it: %q", w)
 	}
-	if svg := text.String(); !strings.Contains(svg, ">load_from_shared_files data.py:17 [613]</text>") || strings.Count(svg, `font-size="15"`) != 4 ||
-		!strings.Contains(svg, "<title>load_from_shared_files@/u/data.py:17@613|0-612/614-999</title>") || !strings.Contains(svg, ">main thread [0-999]<") {
+	if svg := text.String(); strings.Count(svg, `font-size="15"`) != 4 ||
+		!strings.Contains(svg, ">load_from_shared_files data.py:17 [613]</text>") ||
+		!strings.Contains(svg, "<title>load_from_shared_files@/u/data.py:17@613|0-612/614-999</title>") ||
+		!strings.Contains(svg, ">main thread [0-999]<") {
 		t.Error(svg)
 	}
 }

@@ -41,7 +41,8 @@ func TestEnvProfile(t *testing.T) {
 		{job.ProfileJAX, "", 0, map[string]string{"JAX_LOCAL_DEVICE_IDS": ""}},
 		{job.ProfileJAX, "JAX_LOCAL_DEVICE_IDS", 8, map[string]string{"JAX_LOCAL_DEVICE_IDS": "mine"}},
 		{job.ProfileTensorFlow, "", 8, map[string]string{
-			"TF_CONFIG": `{"cluster":{"worker":["h:1000","h:1001","h:1002","h:1003","h:1004","h:1005"]},"task":{"type":"worker","index":5}}`,
+			"TF_CONFIG": `{"cluster":{"worker":["h:1000","h:1001","h:1002","h:1003","h:1004","h:1005"]},` +
+				`"task":{"type":"worker","index":5}}`,
 		}},
 	} {
 		j := testJob("2")

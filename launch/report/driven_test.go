@@ -22,7 +22,8 @@ func TestDrivenUsed(t *testing.T) {
 		bytes, at := int64(4096), time.Unix(1, 0)
 		return report.Status{
 			Ranks: []report.Rank{{
-				Node: "other", Rank: 7, LocalRank: local, PID: pid, CPUSeconds: &cpu, ResidentBytes: &bytes, UsageTime: &at, LastOutput: &at,
+				Node: "other", Rank: 7, LocalRank: local, PID: pid,
+				CPUSeconds: &cpu, ResidentBytes: &bytes, UsageTime: &at, LastOutput: &at,
 			}},
 			Tasks: []report.Task{{Node: "other", Traffic: []report.Traffic{{Interface: "eth0", SentBytes: 9}}}},
 		}

@@ -107,7 +107,8 @@ func TestSummaryText(t *testing.T) {
 	t.Chdir(t.TempDir()) // so that the error file's path has always the same length
 	const errorFile = "error.json"
 	writeFile(t, errorFile, `{"message": {"message": "ValueError: boom",
-		"extraInfo": {"py_callstack": "Traceback (most recent call last):\n  File \"train.py\", line 3\nValueError: boom\n", "timestamp": "1795226405"}}}`)
+		"extraInfo": {"py_callstack": "Traceback (most recent call last):\n  File \"train.py\", line 3\nValueError: boom\n", `+
+		`"timestamp": "1795226405"}}}`)
 	var lines []string
 	for i := range 60 {
 		lines = append(lines, fmt.Sprintf("line %d", i))

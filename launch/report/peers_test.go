@@ -220,7 +220,8 @@ func TestManyVictims(t *testing.T) {
 
 func FuzzDecodePeerReport(f *testing.F) {
 	f.Add(EncodeFailures(someFailures(12), failedAt))
-	f.Add([]byte(`{"version":1,"host":"\u001b","groupRank":0,"failures":[{"rank":1,"localRank":1,"pid":1,"signal":9,"afterNs":1,"hint":"\u0007","error":{"message":"\n"}}]}`))
+	f.Add([]byte(`{"version":1,"host":"\u001b","groupRank":0,"failures":[{"rank":1,"localRank":1,"pid":1,` +
+		`"signal":9,"afterNs":1,"hint":"\u0007","error":{"message":"\n"}}]}`))
 	f.Add([]byte("null"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		_, failures, err := DecodeFailures(text, &peerRound, failedAt)

@@ -339,7 +339,8 @@ func TestTerminationLogOfSuccess(t *testing.T) {
 // FuzzTellTermination has any bytes for the status of a job that its first node has sent: what is written is JSON, and
 // fits.
 func FuzzTellTermination(f *testing.F) {
-	f.Add([]byte(`{"version":1,"runId":"r","phase":"Failed","message":"m","conditions":[{"type":"Failed"}],"rootCause":{"host":"h","rank":1,"lastLines":["\u001b[2J"],"traceback":"t"}}`))
+	f.Add([]byte(`{"version":1,"runId":"r","phase":"Failed","message":"m","conditions":[{"type":"Failed"}],` +
+		`"rootCause":{"host":"h","rank":1,"lastLines":["\u001b[2J"],"traceback":"t"}}`))
 	f.Add([]byte(`{"tasks":[{}],"rootCause":{}}`))
 	f.Add([]byte("null"))
 	f.Fuzz(func(t *testing.T, status []byte) {

@@ -295,8 +295,8 @@ func TestMoreRanksThanCores(t *testing.T) {
 		t.Fatalf("%+v", v)
 	}
 	if s := v.Slow[0]; s.Ratio < 1.48 || s.Ratio > 1.5 || s.Step != 0.52 ||
-		!strings.Contains(s.Sentence(), "rank 3 on node node-0 holds up the others: it is busy for 0.30 s in a step of 0.52 s, 1.5 times the "+
-			"median of all ranks (0.20 s), without what all wait for cores") {
+		!strings.Contains(s.Sentence(), "rank 3 on node node-0 holds up the others: it is busy for 0.30 s in a step of 0.52 s, "+
+			"1.5 times the median of all ranks (0.20 s), without what all wait for cores") {
 		t.Errorf("%+v\n%s", s, s.Sentence())
 	}
 	if again := j.Compare(figures(0.206, 0.195, 0.199, 0.165), 4); len(again.Slow) != 1 || len(again.New) != 0 {

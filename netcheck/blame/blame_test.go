@@ -107,7 +107,8 @@ round 2: 0-1
 FAIL, 0 untested
 0 PASS passed with node1
 1 PASS passed with node0
-2 FAIL failed with node0 and node1, which pass with each other and are the only ones that pass; were both its links to them bad, it would look the same (node1 said: no answer; node2 said: no answer)
+2 FAIL failed with node0 and node1, which pass with each other and are the only ones that pass; ` +
+			`were both its links to them bad, it would look the same (node1 said: no answer; node2 said: no answer)
 `},
 		{name: "three nodes, one bad link", world: link(blamesim.New(3), 1, 2), want: `
 round 0: 1-2
@@ -125,9 +126,12 @@ round 0: 1-2
 round 1: 0-2
 round 2: 0-1
 AMBIGUOUS, 0 untested
-0 AMBIGUOUS failed with node1 and node2, which may be the fault of either or of what is between them (node0 said: no answer; node2 said: no answer)
-1 AMBIGUOUS failed with node0 and node2, which may be the fault of either or of what is between them (node1 said: no answer; node2 said: no answer)
-2 AMBIGUOUS failed with node0 and node1, which may be the fault of either or of what is between them (node1 said: no answer; node2 said: no answer)
+0 AMBIGUOUS failed with node1 and node2, which may be the fault of either or of what is between them ` +
+			`(node0 said: no answer; node2 said: no answer)
+1 AMBIGUOUS failed with node0 and node2, which may be the fault of either or of what is between them ` +
+			`(node1 said: no answer; node2 said: no answer)
+2 AMBIGUOUS failed with node0 and node1, which may be the fault of either or of what is between them ` +
+			`(node1 said: no answer; node2 said: no answer)
 either nodes node0 and node1 are bad
 either nodes node0 and node2 are bad
 either nodes node1 and node2 are bad

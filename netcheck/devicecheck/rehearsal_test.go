@@ -55,7 +55,8 @@ func TestRehearsedFaults(t *testing.T) {
 	})
 	t.Run("none of ours", func(t *testing.T) {
 		n := rehearsal(t, 1,
-			`{"kind":"crash","in":"workers","at":"local","local_rank":0,"status":7},{"kind":"crash","in":"check","at":"local","local_rank":1,"status":7}`)
+			`{"kind":"crash","in":"workers","at":"local","local_rank":0,"status":7},`+
+				`{"kind":"crash","in":"check","at":"local","local_rank":1,"status":7}`)
 		if _, err := n.Local(t.Context()); err != nil {
 			t.Error(err)
 		}

@@ -397,12 +397,13 @@ func TestHostileAnswers(t *testing.T) {
 	for i := range maxPlaces + 1 {
 		many = append(many, pickle.Pair{Key: i, Value: 1})
 	}
+	whole := pickled(message{"RendezvousState", nil})
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for name, answer := range map[string][]byte{
 		`global "os.system" is not allowed`:         []byte("\x80\x04cos\nsystem\n\x8c\x04true\x85R."),
 		`global "builtins.eval" is not allowed`:     []byte("\x80\x04\x8c\x08builtins\x8c\x04eval\x93\x8c\x011\x85R."),
-		"it ends at offset":                         pickled(message{"RendezvousState", nil})[:len(pickled(message{"RendezvousState", nil}))-1],
+		"it ends at offset":                         whole[:len(whole)-1],
 		"want a RendezvousState":                    pickled(message{"KeyValuePair", nil}),
 		"it is None":                                {0x80, 4, 'N', '.'},
 		"PROTO must be first":                       []byte("no pickle at all"),

@@ -15,7 +15,8 @@ import (
 // TestStoreOfOneUser: loopback has no users, and a store that is meant for one user's processes serves no others over
 // it.
 func TestStoreOfOneUser(t *testing.T) {
-	const set = `exec 3<>/dev/tcp/$1/$0 && printf '\0\316\367\205\074\001\001\0\0\0\0\0\0\0k\001\0\0\0\0\0\0\0v\015ping' >&3 && [ "$(head -c 4 <&3)" = ping ]`
+	const set = `exec 3<>/dev/tcp/$1/$0 && ` +
+		`printf '\0\316\367\205\074\001\001\0\0\0\0\0\0\0k\001\0\0\0\0\0\0\0v\015ping' >&3 && [ "$(head -c 4 <&3)" = ping ]`
 	hosts := []string{"127.0.0.1"}
 	for _, a := range hostaddr.All() { // it may be told to listen there
 		if a.Is4() && !a.IsLoopback() {

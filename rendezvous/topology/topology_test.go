@@ -92,16 +92,17 @@ func TestParse(t *testing.T) {
 func TestParseRefuses(t *testing.T) {
 	name := strings.Repeat("n", 253)
 	for text, want := range map[string]string{
-		"asw-0 psw-0 10.0.0.1\nasw-0":                         "line 2: it has 1 column, want at least 3",
-		"asw-0 psw-0":                                         "line 1: it has 2 columns, want at least 3",
-		"asw-0 psw-0 # 10.0.0.1":                              "line 1: it has 2 columns, want at least 3",
-		"\n\n10.0.0.1 asw-0 psw-0":                            `line 3: "psw-0" is not an IP address`,
-		"asw-0 psw-0 node0":                                   `line 1: "node0" is not an IP address`,
-		"asw-0 psw-0 10.0.0.1/24":                             `line 1: "10.0.0.1/24" is not an IP address`,
-		"asw-0 psw-0 10.0.0.01":                               `line 1: "10.0.0.01" is not an IP address`,
-		"asw-0 psw-0 [::1]":                                   `line 1: "[::1]" is not an IP address`,
-		"asw-0 psw-0 10.0.0.1\x00":                            `line 1: "10.0.0.1\x00" is not an IP address`,
-		"asw-0 psw-0 fe80::1%eth0":                            `line 1: "fe80::1%eth0" has a zone, which means something else on every node`,
+		"asw-0 psw-0 10.0.0.1\nasw-0": "line 2: it has 1 column, want at least 3",
+		"asw-0 psw-0":                 "line 1: it has 2 columns, want at least 3",
+		"asw-0 psw-0 # 10.0.0.1":      "line 1: it has 2 columns, want at least 3",
+		"\n\n10.0.0.1 asw-0 psw-0":    `line 3: "psw-0" is not an IP address`,
+		"asw-0 psw-0 node0":           `line 1: "node0" is not an IP address`,
+		"asw-0 psw-0 10.0.0.1/24":     `line 1: "10.0.0.1/24" is not an IP address`,
+		"asw-0 psw-0 10.0.0.01":       `line 1: "10.0.0.01" is not an IP address`,
+		"asw-0 psw-0 [::1]":           `line 1: "[::1]" is not an IP address`,
+		"asw-0 psw-0 10.0.0.1\x00":    `line 1: "10.0.0.1\x00" is not an IP address`,
+		"asw-0 psw-0 fe80::1%eth0": `line 1: "fe80::1%eth0" has a zone, ` +
+			`which means something else on every node`,
 		"asw-0 psw-0 0.0.0.0":                                 `line 1: "0.0.0.0" is not the address of a node`,
 		"asw-0 psw-0 ::":                                      `line 1: "::" is not the address of a node`,
 		"asw-0 psw-0 ff02::1":                                 `line 1: "ff02::1" is not the address of a node`,

@@ -140,7 +140,8 @@ func TestImageRuns(t *testing.T) {
 		t.Errorf("--version in an empty root: %v, %s", err, said)
 	}
 	said, err := within(
-		`mount -t proc proc "$1/proc" && mount --rbind /dev "$1/dev" && exec chroot "$1" /usr/bin/muster run -n 2 -- /usr/bin/muster --version`)
+		`mount -t proc proc "$1/proc" && mount --rbind /dev "$1/dev" && ` +
+			`exec chroot "$1" /usr/bin/muster run -n 2 -- /usr/bin/muster --version`)
 	if err != nil || strings.Count(said, "muster version "+testVersion) != 2 {
 		t.Errorf("a job in an empty root: %v, %s", err, said)
 	}

@@ -55,7 +55,8 @@ import sys
 from pip._vendor.packaging.version import Version
 given = sys.argv[1:]
 assert [str(Version(v)) for v in given] == given, given
-assert sorted(given, key=Version) == given, sorted(given, key=Version)`, pythons[0], pythons[1], pythons[2], pythons[3], pythons[4], pythons[5], pythons[6], pythons[7])
+assert sorted(given, key=Version) == given, sorted(given, key=Version)`,
+		pythons[0], pythons[1], pythons[2], pythons[3], pythons[4], pythons[5], pythons[6], pythons[7])
 }
 
 // The version of a checkout is its tag, and how far it is behind it.

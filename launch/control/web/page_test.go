@@ -142,7 +142,8 @@ func TestPictures(t *testing.T) {
 					t.Errorf("sidecars: %q, want %q", beside, want)
 				}
 			}
-			b.eval(`(() => { document.querySelector("#rank").value = 1; document.querySelector("#rank").dispatchEvent(new Event("change")); return true })()`, new(bool))
+			b.eval(`(() => { document.querySelector("#rank").value = 1; `+
+				`document.querySelector("#rank").dispatchEvent(new Event("change")); return true })()`, new(bool))
 			b.until(`document.querySelector("#logs").textContent.includes("step 12029")`)
 			b.until(`!document.querySelector("#steer").hidden`)
 			var overflow float64
@@ -167,7 +168,8 @@ func TestFirstPaint(t *testing.T) {
 	b.eval(`performance.getEntriesByName("drawn")[0].startTime`, &first)
 	b.until(`performance.getEntriesByName("drawn").length > 30`)
 	var rate float64
-	b.eval(`(() => { const d = performance.getEntriesByName("drawn"); return (d.length - 1) / (d[d.length - 1].startTime - d[0].startTime) * 1000 })()`, &rate)
+	b.eval(`(() => { const d = performance.getEntriesByName("drawn"); `+
+		`return (d.length - 1) / (d[d.length - 1].startTime - d[0].startTime) * 1000 })()`, &rate)
 	t.Logf("first picture after %.0f ms, then %.1f a second", first, rate)
 	b.clean()
 }
