@@ -108,7 +108,9 @@ func (a *Agent) check(ctx context.Context) (*policy.Decision, error) {
 	}
 	board := a.meeting.Board()
 	if board == nil && !m.alone() {
-		a.Log.Warn().Msg("nodes are not checked: agents of torchrun or DLRover take part, which know of no check")
+		if !a.paired() {
+			a.Log.Warn().Msg("nodes are not checked: agents of torchrun or DLRover take part, which know of no check")
+		}
 		fit()
 		return nil, nil //nolint:nilnil // see above
 	}

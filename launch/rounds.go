@@ -76,6 +76,7 @@ func (m *meeting) learn(v rendezvous.Verdict, own bool) {
 // rounds runs one round after the other until the job is decided.
 func (a *Agent) rounds(ctx context.Context) (Result, error) {
 	a.guardDoor()
+	a.keepPairs()
 	for {
 		if res, err := a.meet(ctx); res != nil || err != nil {
 			return orEmpty(res), err
@@ -170,6 +171,9 @@ func (a *Agent) meet(ctx context.Context) (*Result, error) {
 		if a.atDoor != nil && ctx.Err() == nil {
 			res := a.finish(ctx, report.Outcome{Reason: a.atDoor.Reason}, *a.atDoor)
 			return &res, nil
+		}
+		if res := a.unfitForPairs(ctx, err); res != nil {
+			return res, nil
 		}
 		if res := a.unfitLeaves(ctx); res != nil {
 			return res, nil

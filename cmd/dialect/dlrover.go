@@ -286,7 +286,10 @@ func (d *dlroverJob) dlroverIdle() {
 			d.warn("%s has no effect: the processes of the network check have the workers' environment as it is", name)
 		}
 	}
-	for _, name := range []string{"FAILURE_NODE_ERRORS", "DLROVER_EXTENSION_DYNAMIC_FAILOVER", "MOCK_ERR_RANK"} {
+	if d.env["MOCK_ERR_RANK"] != "" && !d.own.given().NetworkCheck.switched() {
+		d.warn("MOCK_ERR_RANK has no effect without --network-check: it is the local rank that fails there")
+	}
+	for _, name := range []string{"FAILURE_NODE_ERRORS", "DLROVER_EXTENSION_DYNAMIC_FAILOVER"} {
 		if d.env[name] != "" {
 			d.warn("%s is not supported and has no effect", name)
 		}

@@ -330,7 +330,7 @@ func TestDLRoverEnvironment(t *testing.T) {
 		"NODE_NUM=4 x.py":                                             "NODE_NUM=4 has no effect: give --nnodes 4, or --auto_config",
 		"FAILURE_NODE_ERRORS=#x# x.py":                                "FAILURE_NODE_ERRORS is not supported",
 		"DLROVER_EXTENSION_DYNAMIC_FAILOVER=a::b x.py":                "DLROVER_EXTENSION_DYNAMIC_FAILOVER is not supported",
-		"MOCK_ERR_RANK=1 x.py":                                        "MOCK_ERR_RANK is not supported",
+		"MOCK_ERR_RANK=1 x.py":                                        "MOCK_ERR_RANK has no effect without --network-check",
 		"DLROVER_TRAINING_ELASTIC_MODE=ucp x.py":                      "universal checkpoints",
 		"--exclude-straggler x.py":                                    "--exclude-straggler has no effect without --network-check",
 		"--comm-perf-test x.py":                                       "--comm-perf-test has no effect without --network-check",

@@ -73,6 +73,19 @@ func (e *elasticJob) node(rank int, args ...string) *testJob {
 	return start(e.t, e.environ(rank), append([]string{"dlrover-run"}, args...)...)
 }
 
+// agent starts an agent of DLRover.
+func (e *elasticJob) agent(rank int, environ []string, args ...string) (*exec.Cmd, *testutil.Buffer) {
+	e.t.Helper()
+	out := &testutil.Buffer{}
+	cmd := exec.CommandContext(e.t.Context(), filepath.Join(e.bin, "dlrover-run"), args...)
+	cmd.Env = slices.Concat(peerEnviron(), e.environ(rank), environ)
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = out, out, 10*time.Second
+	if err := cmd.Start(); err != nil {
+		e.t.Fatal(err)
+	}
+	return cmd, out
+}
+
 // leave writes a file by which workers are told something.
 func (e *elasticJob) leave(name string) {
 	e.t.Helper()
@@ -167,13 +180,22 @@ func TestElasticJobRefuses(t *testing.T) {
 }
 
 // An agent of DLRover and a node of ours are one job, whichever has rank 0: real PyTorch adds up over all workers,
-// before and after one of ours has failed, and both end with success.
+// before and after one of ours has failed, and both end with success. With --network-check they are tested together
+// before each of these rounds, as two agents of DLRover are, by their test.
 func TestElasticJobMixed(t *testing.T) {
 	if os.Getenv("MUSTER_SOAK") != "1" {
 		t.Skip("MUSTER_SOAK=1 runs it")
 	}
-	for _, theirs := range []int{0, 1} {
-		t.Run(fmt.Sprint("agent ", theirs), func(t *testing.T) {
+	for _, c := range []struct {
+		theirs int
+		checks []string
+		tested int // how often
+		rounds int // of the training's rendezvous, where all nodes are measured, too
+	}{
+		{0, nil, 0, 2}, {1, nil, 0, 2}, {0, []string{"--network-check"}, 2, 2}, {1, []string{"--network-check", "--comm-perf-test"}, 2, 4},
+	} {
+		theirs := c.theirs
+		t.Run(fmt.Sprint("agent ", theirs, c.checks), func(t *testing.T) {
 			e := newElasticJob(t, "grpc", 2)
 			script := filepath.Join(e.dir, "train.py")
 			// A line is one write: DLRover's agent runs Python with -u, which writes the parts of a print one by one. The
@@ -197,14 +219,8 @@ say("done " + os.environ["RANK"])
 `), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			args := []string{"--nnodes", "2", "--nproc_per_node", "2", "--max_restarts", "2", script}
-			var out testutil.Buffer
-			agent := exec.CommandContext(t.Context(), filepath.Join(e.bin, "dlrover-run"), args...)
-			agent.Env = slices.Concat(peerEnviron(), e.environ(theirs), []string{"THEIRS=" + strconv.Itoa(theirs)})
-			agent.Stdout, agent.Stderr, agent.WaitDelay = &out, &out, 10*time.Second
-			if err := agent.Start(); err != nil {
-				t.Fatal(err)
-			}
+			args := slices.Concat(c.checks, []string{"--nnodes", "2", "--nproc_per_node", "2", "--max_restarts", "2", script})
+			agent, out := e.agent(theirs, []string{"THEIRS=" + strconv.Itoa(theirs)}, args...)
 			ours := start(t, append(e.environ(1-theirs), "THEIRS="+strconv.Itoa(theirs), "PATH="+e.bin+":"+os.Getenv("PATH")),
 				append([]string{"dlrover-run"}, args...)...)
 			all := e.succeed(ours)
@@ -218,7 +234,35 @@ say("done " + os.environ["RANK"])
 					t.Errorf("rank %d was started %d times:\n%s", rank, n, all)
 				}
 			}
+			for name, want := range map[string]int{"network-check": c.tested, "elastic-training": c.rounds} {
+				if n := strings.Count(e.log.String(), "round rendezvous of "+name+" is {0: 0, 1: 1}"); n != want {
+					t.Errorf("%d rounds of %s, want %d:\n%s", n, name, want, e.log.String())
+				}
+			}
 		})
+	}
+}
+
+// Where the test of DLRover's network check fails on one of two nodes, both leave, as two agents of DLRover do.
+func TestElasticJobUnfit(t *testing.T) {
+	if os.Getenv("MUSTER_SOAK") != "1" {
+		t.Skip("MUSTER_SOAK=1 runs it")
+	}
+	e := newElasticJob(t, "grpc", 2)
+	script := filepath.Join(e.dir, "train.py") // with --no-python DLRover's agent tests nothing
+	if err := os.WriteFile(script, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"--network-check", "--nnodes=2", "--nproc_per_node=1", script}
+	agent, out := e.agent(0, nil, args...)
+	ours := start(t, append(e.environ(1), "MOCK_ERR_RANK=0", "PATH="+e.bin+":"+os.Getenv("PATH")), append([]string{"dlrover-run"}, args...)...)
+	got := ours.wait()
+	if got.status != errhint.Undecided || !strings.Contains(got.stderr, "mock error of local rank 0") ||
+		!strings.Contains(got.stderr, "nobody can be blamed") {
+		t.Errorf("status %d:\n%s\n%s", got.status, got.stderr, e.log.String())
+	}
+	if err := agent.Wait(); err == nil || !strings.Contains(out.String(), "failed the node-check procedure") {
+		t.Errorf("DLRover's agent: %v\n%s", err, out.String())
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -17,18 +18,33 @@ import (
 
 // open starts the check program.
 func (c *Checker) open(ctx context.Context, in launch.CheckInput) (netcheck.Program, error) {
-	if in.Python == "" {
-		return nil, fmt.Errorf("no Python was found for the check program: %w", netcheck.ErrUnable)
-	}
 	rules := &c.plan.Job.Check
 	processes := c.devices
 	if !rules.Network {
 		processes = 0 // the process that tests links sees all of them
 	}
+	devices, err := c.openDevices(ctx, in, processes, rules.Budget)
+	if err != nil {
+		return nil, err
+	}
+	return &program{devices: devices, rules: rules, log: c.log}, nil
+}
+
+// openDevices starts so many processes of it, each of whose commands takes no longer than budget.
+func (c *Checker) openDevices(ctx context.Context, in launch.CheckInput, processes int, budget time.Duration) (*devicecheck.Program,
+	error,
+) {
+	if in.Python == "" {
+		return nil, fmt.Errorf("no Python was found for the check program: %w", netcheck.ErrUnable)
+	}
 	cfg := devicecheck.Config{
 		Tree: in.Tree, Fork: in.Fork, Python: []string{in.Python}, Dir: in.Dir, Scratch: c.plan.RunDir, Devices: processes,
-		Budget: rules.Budget, Log: c.log,
-		Progress: func(local int, step string) { c.now.Detail(devicecheck.StepText(local, step)) },
+		Budget: budget, Log: c.log,
+		Progress: func(local int, step string) {
+			if c.now != nil {
+				c.now.Detail(devicecheck.StepText(local, step))
+			}
+		},
 		Env: func(local int) []string {
 			env, err := in.Env(local)
 			if err != nil {
@@ -40,11 +56,7 @@ func (c *Checker) open(ctx context.Context, in launch.CheckInput) (netcheck.Prog
 	if c.made != nil {
 		cfg.Fake, cfg.NoTorch = c.made.Links, c.made.NoTorch
 	}
-	devices, err := devicecheck.Open(ctx, cfg)
-	if err != nil {
-		return nil, err
-	}
-	return &program{devices: devices, rules: rules, log: c.log}, nil
+	return devicecheck.Open(ctx, cfg)
 }
 
 // program is the check program as the network check uses it.

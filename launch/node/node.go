@@ -116,10 +116,12 @@ func Meet(ctx context.Context, p *plan.Plan, here Here, in *launch.Interrupts, l
 	return agent, nil
 }
 
-// switchOn does what a master of DLRover wants of all nodes, as far as that can be done when the job is planned.
+// switchOn does what a master of DLRover wants of all nodes, as far as that can be done when the job is planned, and
+// tells each of its options once.
 func switchOn(p *plan.Plan, options []string, log zerolog.Logger) {
+	check := &p.Job.Check
 	for _, name := range options {
-		check := &p.Job.Check
+		var without string // effect
 		switch name {
 		case "network_check":
 			check.Network = true
@@ -127,8 +129,20 @@ func switchOn(p *plan.Plan, options []string, log zerolog.Logger) {
 			check.CommPerf = true
 		case "exclude_straggler":
 			check.ExcludeStraggler = true
+		case "save_at_breakpoint": // which muster does wherever it keeps checkpoints in memory
+		case "numa_affinity":
+			if p.Job.Bind.Mode == "" {
+				without = "the workers' CPUs are settled when the master is asked: give --numa-affinity to dlrover-run"
+			}
+		case "auto_config":
+			without = "the number of workers is settled when the master is asked: give --auto-config to dlrover-run"
+		case "auto_tunning":
+			without = "no ParallelConfig of the master's is used: muster tunes no data loaders and optimizers"
 		default:
-			log.Warn().Str("option", name).Msg("DLRover's master switches an option on, without effect: give it to dlrover-run")
+			without = "muster does not know it"
+		}
+		if without != "" {
+			log.Warn().Str("option", name).Str("reason", without).Msg("DLRover's master switches an option on, without effect")
 			continue
 		}
 		log.Info().Str("option", name).Msg("DLRover's master switches an option on")

@@ -15,12 +15,12 @@ import (
 // order is a command, one line of JSON.
 type order struct {
 	ID int    `json:"id"`
-	Do string `json:"do"` // local, serve, pair, links; abandon, which is not answered and may come at any time
+	Do string `json:"do"` // local, serve, pair, dlrover, links; abandon, which is not answered and may come at any time
 	// LimitMS is after how long the program gives itself up and says where it is; WaitMS, less than that, is how long
 	// it waits for other devices. For links the limit is that of each pair.
 	LimitMS int64 `json:"limit_ms"`
 	WaitMS  int64 `json:"wait_ms"`
-	// Group, for pair, is who sums; local without it sums nothing.
+	// Group, for pair and dlrover, is who sums; local without it sums nothing.
 	Group *orderGroup `json:"group,omitempty"`
 	// Sizes are what is summed, in bytes; each takes about Seconds, all of them TotalSeconds, after which the rest is
 	// left out.
@@ -96,6 +96,10 @@ type serveAnswer struct {
 
 type pairAnswer struct {
 	Rows []rowAnswer `json:"rows"`
+}
+
+type dlroverAnswer struct {
+	Took float64 `json:"took"`
 }
 
 type rowAnswer struct {

@@ -223,6 +223,25 @@ func (c *Program) sum(ctx context.Context, stage string, g Group, sizes func(hel
 	return sums, nil
 }
 
+// DLRover does what agents of DLRover do with a group of nodes, and returns the time by which their master compares
+// nodes. The group meets at a store that the process with rank 0 serves at Group.Store. Errors are those of Pair.
+func (c *Program) DLRover(ctx context.Context, g Group) (took float64, err error) {
+	const stage = "dlrover"
+	out, err := c.command(ctx, stage, c.cfg.Devices, nil, func(local int, _ hello) order {
+		return g.order(local, order{Do: "dlrover"})
+	})
+	if err != nil {
+		return 0, err
+	}
+	for local := range out {
+		var a dlroverAnswer
+		if c.result(&out[local], stage, local, &a) {
+			took = max(took, a.Took)
+		}
+	}
+	return took, first(out)
+}
+
 // order completes the order to a local rank.
 func (g Group) order(local int, o order, sizes ...int64) order {
 	o.Group = &orderGroup{Name: g.Name, Store: g.Store, Rank: g.FirstRank + local, World: g.World}

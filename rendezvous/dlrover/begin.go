@@ -39,8 +39,11 @@ type beginRecord struct {
 func beginKey(round int) string { return "muster/begin/" + strconv.Itoa(round) }
 
 // torchKey is where an agent of DLRover keeps a key of a round.
-func torchKey(round int, key string) string {
-	return fmt.Sprintf("%s/torch.rendezvous.%s.%d.0/%s", training, training, round, key)
+func torchKey(round int, key string) string { return storeKey(training, round, 0, key) }
+
+// storeKey is the same of a group in any rendezvous.
+func storeKey(name string, round, group int, key string) string {
+	return fmt.Sprintf("%s/torch.rendezvous.%s.%d.%d/%s", name, name, round, group, key)
 }
 
 // Keys of a round that agents of torchelastic know (torch 2.4 and newer).
@@ -145,7 +148,7 @@ func (h *Handler) awaitKeys(ctx context.Context, r *round, keys []string) (found
 		var waiting int
 		err := h.c.insist(ctx, func(ctx context.Context) (err error) {
 			if found, err = h.c.lookUpAll(ctx, keys); err == nil && found == nil {
-				waiting, err = h.c.waiting(ctx, training)
+				waiting, err = h.othersWait(ctx)
 			}
 			return err
 		})

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -161,10 +162,15 @@ func (c *Client) insist(ctx context.Context, call func(context.Context) error) e
 type place struct{ rank, workers int }
 
 // world is what the master says of a rendezvous: the round that was completed last and its nodes in order, none while
-// nodes are gathered.
+// nodes are gathered. Of a network check they are those of a group.
 type world struct {
-	round int
-	nodes []place
+	round, group int
+	nodes        []place
+}
+
+// index returns which of its nodes has a rank, -1 for none.
+func (w world) index(rank int) int {
+	return slices.IndexFunc(w.nodes, func(p place) bool { return p.rank == rank })
 }
 
 func (c *Client) commWorld(ctx context.Context, name string, rank int) (w world, err error) {
@@ -177,6 +183,9 @@ func (c *Client) commWorld(ctx context.Context, name string, rank int) (w world,
 		return world{}, fmt.Errorf("cannot use the round that %s tells: %w", c, err)
 	}
 	if w.round, err = o.number("round"); err != nil {
+		return wrong(err)
+	}
+	if w.group, err = o.number("group"); err != nil {
 		return wrong(err)
 	}
 	items, err := o.dict("world")
@@ -213,6 +222,47 @@ func (c *Client) waiting(ctx context.Context, name string) (int, error) {
 		return 0, err
 	}
 	return o.number("waiting_num")
+}
+
+// Why a question for the outcome of a network check has no answer yet.
+const (
+	reasonWaiting = "Waiting node"
+	reasonNoInit  = "Not Initialized"
+)
+
+// checkResult returns the ranks of nodes that a network check has found, by what the request asks for, and why there is
+// no answer.
+func (c *Client) checkResult(ctx context.Context, request string) (ranks []int, reason string, err error) {
+	o, err := c.get(ctx, message{request, nil}, "NetworkCheckResult")
+	if err != nil {
+		return nil, "", err
+	}
+	items, err := o.list("nodes")
+	if err == nil {
+		reason, err = o.text("reason")
+	}
+	for _, item := range items {
+		rank, is := item.(int64)
+		if !is || rank < 0 || rank > math.MaxInt32 {
+			err = errors.New("its nodes are no node ranks")
+			break
+		}
+		ranks = append(ranks, int(rank))
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("cannot use what %s says of a network check: %w", c, err)
+	}
+	return ranks, reason, nil
+}
+
+// running returns how many nodes the master takes for running.
+func (c *Client) running(ctx context.Context) (int, error) {
+	o, err := c.get(ctx, message{"RunningNodesRequest", nil}, "RunningNodes")
+	if err != nil {
+		return 0, err
+	}
+	items, err := o.list("nodes")
+	return len(items), err
 }
 
 // params tells how many nodes a round has; of all nodes the first one counts.

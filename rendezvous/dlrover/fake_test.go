@@ -33,6 +33,42 @@ type fake struct {
 	down    bool
 	patient time.Duration
 	stop    bool // the job is stopping
+	check   checkFake
+}
+
+// checkFake is the network check of a fake: agents of DLRover with some ranks come to each round of it, one worker each.
+type checkFake struct {
+	agents  []int
+	open    bool // they wait there
+	world   map[int]int
+	rounds  int
+	asked   bool                  // the first question after a round has no answer yet
+	verdict func() ([]any, []any) // who is at fault, and who slow; nil: nobody
+	running int
+}
+
+// join has a node take part; a round is complete with it.
+func (c *checkFake) join(rank, workers int) {
+	c.world = map[int]int{rank: workers}
+	for _, r := range c.agents {
+		c.world[r] = 1
+	}
+	c.rounds++
+	c.open, c.asked = false, false
+}
+
+// result answers a question for what was found.
+func (c *checkFake) result(slow bool) *message {
+	nodes, reason := []any{}, ""
+	if !c.asked {
+		c.asked, reason = true, reasonWaiting
+	} else if c.verdict != nil {
+		faulty, slowest := c.verdict()
+		if nodes = faulty; slow {
+			nodes = slowest
+		}
+	}
+	return &message{"NetworkCheckResult", []attr{{"nodes", nodes}, {"reason", reason}}}
 }
 
 func newFake(t *testing.T, minimum, maximum int) *fake {
@@ -66,8 +102,16 @@ func (f *fake) heard(begin string) bool {
 	return slices.ContainsFunc(f.said, func(s string) bool { return strings.HasPrefix(s, begin) })
 }
 
+// with does something to the fake.
+func (f *fake) with(do func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	do()
+}
+
 var requests = []string{
 	"RendezvousParams", "NodeEvent", "NodeMeta", "PreCheckRequest", "CommWorldRequest", "JoinRendezvousRequest", "WaitingNodeNumRequest",
+	"NetworkReadyRequest", "StragglerExistRequest", "RunningNodesRequest",
 	"KeyValuePair", "KeyValuePairs", "HeartBeat", "ResourceStats", "NodeFailure", "GlobalStep", "Event", "ElasticRunConfigRequest",
 }
 
@@ -129,7 +173,32 @@ func (f *fake) handle(ask object) *message {
 	state := func(waiting int, world dict) *message {
 		return &message{"RendezvousState", []attr{{"world", world}, {"waiting_num", waiting}, {"round", f.round}, {"group", 0}}}
 	}
+	worldOf := func(ranks map[int]int) (world dict) {
+		for _, rank := range slices.Sorted(maps.Keys(ranks)) {
+			world = append(world, pickle.Pair{Key: rank, Value: ranks[rank]})
+		}
+		return world
+	}
+	if text("rdzv_name") == networkCheck {
+		waiting := 0
+		switch {
+		case ask.class == "JoinRendezvousRequest":
+			f.check.join(number("node_rank"), number("local_world_size"))
+			f.waiting = map[int]int{} // as the master does
+		case f.stop:
+			waiting = -1
+		case f.check.open:
+			waiting = len(f.check.agents)
+		}
+		return &message{"RendezvousState", []attr{
+			{"world", worldOf(f.check.world)}, {"waiting_num", waiting}, {"round", f.check.rounds}, {"group", 3},
+		}}
+	}
 	switch ask.class {
+	case "NetworkReadyRequest", "StragglerExistRequest":
+		return f.check.result(ask.class != "NetworkReadyRequest")
+	case "RunningNodesRequest":
+		return &message{"RunningNodes", []attr{{"nodes", slices.Repeat([]any{message{"NodeMeta", []attr{{"rank", 0}}}}, f.check.running)}}}
 	case "JoinRendezvousRequest":
 		f.waiting[number("node_rank")] = number("local_world_size")
 		f.world = map[int]int{}
@@ -139,19 +208,12 @@ func (f *fake) handle(ask object) *message {
 			f.world, f.waiting = f.waiting, map[int]int{}
 			f.round++
 		}
-		var world dict
-		for _, rank := range slices.Sorted(maps.Keys(f.world)) {
-			world = append(world, pickle.Pair{Key: rank, Value: f.world[rank]})
-		}
-		return state(0, world)
+		return state(0, worldOf(f.world))
 	case "WaitingNodeNumRequest":
 		if f.stop {
 			return state(-1, nil)
 		}
-		if text("rdzv_name") == training {
-			return state(len(f.waiting), nil)
-		}
-		return state(0, nil)
+		return state(len(f.waiting), nil)
 	case "KeyValuePair":
 		key, value := text("key"), ask.attrs["value"]
 		switch text("op") {

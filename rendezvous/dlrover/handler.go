@@ -75,6 +75,8 @@ type Handler struct {
 	outcome  rendezvous.VerdictKind // Succeed or Fail once the job has ended here
 	excluded string                 // why a check has excluded this node
 	leaving  *rendezvous.Verdict    // by which the master has this node replaced
+	pairs    *rendezvous.Pairs      // nil: this node is not tested with agents of DLRover
+	paired   bool                   // it was, before the round
 }
 
 var (
@@ -196,6 +198,9 @@ type tries struct {
 // Next implements rendezvous.Handler.
 func (h *Handler) Next(ctx context.Context, m rendezvous.Member) (rendezvous.Round, error) {
 	h.leave() //nolint:contextcheck // a round that is left ends also where ctx has ended
+	h.mu.Lock()
+	h.paired = false
+	h.mu.Unlock()
 	ctx, end := either(ctx, h.done)
 	defer end()
 	var failed tries
@@ -282,59 +287,6 @@ func (h *Handler) world(ctx context.Context) (w world, err error) {
 	return w, err
 }
 
-// meet joins the master's next round and waits until it is complete, with this node in it.
-func (h *Handler) meet(ctx context.Context, workers int) (w world, err error) {
-	if w, err = h.world(ctx); err != nil {
-		return w, err
-	}
-	after := w.round
-	if err := h.sayParams(ctx); err != nil {
-		return w, err
-	}
-	if err := h.sayHello(ctx, after); err != nil { // before the master knows of us: whoever sees the round sees this
-		return w, err
-	}
-	if err := h.c.insist(ctx, func(ctx context.Context) error { return h.c.join(ctx, training, h.cfg.NodeRank, workers) }); err != nil {
-		return w, err
-	}
-	began, told, pending := time.Now(), time.Now(), time.Time{}
-	for look := shortestLook; ; look = min(look*3/2, longestLook) {
-		if err := sleep(ctx, look); err != nil {
-			return w, err
-		}
-		if w, err = h.world(ctx); err != nil {
-			return w, err
-		}
-		if slices.ContainsFunc(w.nodes, func(p place) bool { return p.rank == h.cfg.NodeRank }) {
-			return w, nil
-		}
-		if w.round != after { // a round has begun without us
-			after = w.round
-			if err := h.sayHello(ctx, after); err != nil {
-				return w, err
-			}
-		}
-		if len(w.nodes) > 0 {
-			began, pending = time.Now(), cmp.Or(pending, time.Now())
-			if h.cfg.PendTimeout > 0 && time.Since(pending) > h.cfg.PendTimeout {
-				return w, h.notMet(ctx, "pend-timeout", fmt.Sprintf("this node was in no round for %v", h.cfg.PendTimeout), moreTime)
-			}
-		}
-		if time.Since(told) < tellEvery && time.Since(began) < h.cfg.JoinTimeout {
-			continue
-		}
-		why, over := h.missing(ctx)
-		switch {
-		case over != nil:
-			return w, over
-		case time.Since(began) >= h.cfg.JoinTimeout:
-			return w, h.notMet(ctx, "join-timeout", fmt.Sprintf("no round was complete within %v: %s", h.cfg.JoinTimeout, why), moreTime)
-		}
-		told = time.Now()
-		h.cfg.Log.Warn().Dur("dur_ms", time.Since(began)).Msg("waiting for other nodes at the master: " + why)
-	}
-}
-
 // missing says how many nodes wait, and what else stands in the way. The error is that the job has ended.
 func (h *Handler) missing(ctx context.Context) (string, error) {
 	n, err := h.c.waiting(ctx, training)
@@ -346,7 +298,7 @@ func (h *Handler) missing(ctx context.Context) (string, error) {
 		return "", h.jobEnds()
 	case checking > 0:
 		return fmt.Sprintf("%d agents of DLRover wait for a network check, in which muster takes no part with them: "+
-			"leave --network-check out on their nodes", checking), nil
+			"give --network-check here, too, or leave it out on their nodes", checking), nil
 	}
 	return fmt.Sprintf("%d nodes wait, %d to %d are needed, each with its own NODE_RANK; this one has %d",
 		n, h.cfg.Min, h.cfg.Max, h.cfg.NodeRank), nil

@@ -91,7 +91,7 @@ func appendInt(b []byte, n int64) []byte {
 var answers = func() (all []*pickle.Class) {
 	for _, name := range []string{
 		"RendezvousState", "KeyValuePair", "KeyValuePairs", "HeartbeatResponse", "DiagnosisAction", "PreCheckResponse", "ElasticRunConfig",
-		"NetworkCheckResult", "ParallelConfig", "DataLoaderConfig", "OptimizerConfig", "BaseResponse",
+		"NetworkCheckResult", "RunningNodes", "NodeMeta", "ParallelConfig", "DataLoaderConfig", "OptimizerConfig", "BaseResponse",
 	} {
 		all = append(all, &pickle.Class{Module: module, Name: name})
 	}
@@ -154,6 +154,18 @@ func (o object) bytes(name string) ([]byte, error) {
 		return []byte(v), nil
 	}
 	return nil, o.wrong(name, "bytes")
+}
+
+// list returns the items of an attribute.
+func (o object) list(name string) ([]any, error) {
+	l, is := o.attrs[name].(*pickle.List)
+	if !is {
+		return nil, o.wrong(name, "a list")
+	}
+	if len(l.Items) > maxPlaces {
+		return nil, fmt.Errorf("%s of its %s has %d items, limit is %d", name, o.class, len(l.Items), maxPlaces)
+	}
+	return l.Items, nil
 }
 
 // dict returns the items of an attribute in order; a key that comes twice has its last value, as in Python.

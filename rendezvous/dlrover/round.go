@@ -161,7 +161,7 @@ func withoutMe(v rendezvous.Verdict) rendezvous.Verdict {
 // watchMaster notices that nodes wait for another round.
 func (r *round) watchMaster() {
 	for sleep(r.ctx, lookEvery) == nil {
-		n, err := r.h.c.waiting(r.ctx, training)
+		n, err := r.h.othersWait(r.ctx)
 		if err != nil || n <= 0 { // who does not hear the master goes on, and so does who hears that the job is stopping
 			continue
 		}

@@ -127,6 +127,11 @@ class Program:
         self.faults.meet("pair")
         return {"rows": self.sums(order)}
 
+    def dlrover(self, order):
+        self.faults.meet("pair")
+        import muster_dlrover
+        return muster_dlrover.run(self.wire, self.torch, self.kit, order)
+
     def links(self, order):
         import muster_links
         return muster_links.run(self.wire, self.torch, self.kit, order)
