@@ -252,8 +252,8 @@ func TestBudget(t *testing.T) {
 	t.Parallel()
 	addr := serve(t, config("there"))
 	cfg := config("here")
-	cfg.Budget, cfg.Timed, cfg.Streams = 5*time.Second, 20*time.Second, []int{1, 2, 3, 4}
-	if f := pair(t, cfg, addr); !strings.Contains(f.NoBulk, "budget of 5s") || f.RTT.Count == 0 {
+	cfg.Budget, cfg.Timed, cfg.Streams = time.Minute, 29*time.Second, []int{1, 2, 3, 4, 5, 6, 7, 8, 9}
+	if f := pair(t, cfg, addr); !strings.Contains(f.NoBulk, "budget of 1m0s") || f.RTT.Count == 0 {
 		t.Errorf("%s", pretty(f))
 	}
 }

@@ -115,13 +115,14 @@ func TestMediumRoundTrips(t *testing.T) {
 	}
 }
 
-// TestMediumEnds: streams at a crawl end when their time is over.
+// TestMediumEnds: streams at a crawl end when their time is over, and not when what they were given has gone through,
+// which takes minutes.
 func TestMediumEnds(t *testing.T) {
 	testutil.Long(t)
 	t.Parallel()
 	f := rehearsed(t, netprobe.Medium{}, netprobe.Medium{}, netprobe.Path{Rate: 2000, RTT: time.Millisecond},
 		func(c *netprobe.Config) { c.Streams = []int{4} })
-	if f.Took > soon || f.Error != "" {
+	if f.Took > time.Minute || f.Error != "" {
 		t.Errorf("%s", pretty(f))
 	}
 }
