@@ -200,6 +200,10 @@ if [ -n "$3" ]; then
 	done
 fi
 mount -t tmpfs tmpfs /dev/shm
+for dir in /tmp /var/tmp; do # jobs of this machine are not this host's
+	mkdir -p -m 700 "$dir/muster-$(id -u)"
+	mount -t tmpfs -o mode=700 tmpfs "$dir/muster-$(id -u)"
+done
 for file in "$1"/etc/*; do
 	[ ! -e "/etc/${file##*/}" ] || mount --bind "$file" "/etc/${file##*/}"
 done
