@@ -301,7 +301,7 @@ func TestLastRepliesAreSent(t *testing.T) {
 // TestUnreadRepliesAreBoundedInAll has many clients that each ask for 24 MiB and do not read.
 func TestUnreadRepliesAreBoundedInAll(t *testing.T) {
 	const clients, total = 16, 80 << 20
-	s := listen(t, tcpstore.ServerConfig{Limits: tcpstore.Limits{ReplyTotal: total}})
+	s := listen(t, tcpstore.ServerConfig{StallTimeout: patience, Limits: tcpstore.Limits{ReplyTotal: total}})
 	other := dialHello(t, s)
 	value, n := strings.Repeat("v", 12_000), 2000
 	other.send(opSet + str("k") + str(value))
@@ -312,13 +312,14 @@ func TestUnreadRepliesAreBoundedInAll(t *testing.T) {
 	for range clients {
 		c := dialHello(t, s)
 		c.send(request)
+		_, _ = c.Read(make([]byte, 1)) // the whole answer waits now, or the connection was closed
 		conns = append(conns, c)
 		other.alive()
 	}
 	testutil.Eventually(t, patience, "unread replies stay within their bound", func() bool { return heap()-before < total+(24<<20) })
 	whole := 0
 	for _, c := range conns {
-		if got, _ := io.Copy(io.Discard, io.LimitReader(c, int64(n*(8+len(value))))); got == int64(n*(8+len(value))) {
+		if got, _ := io.CopyN(io.Discard, c, int64(n*(8+len(value))-1)); got == int64(n*(8+len(value))-1) {
 			whole++
 		}
 	}
