@@ -75,7 +75,7 @@ func (f *Forks) open() {
 }
 
 // Run runs a script with args, -c and -W among them, as Python would, and returns what it prints to both streams.
-// Where ctx ends before, the script is killed. Its error says how it has ended.
+// Where ctx ends before, the script is killed; Run returns when it has ended. Its error says how it has ended.
 func (f *Forks) Run(ctx context.Context, env []string, args ...string) ([]byte, error) {
 	f.start.Do(f.open)
 	if f.err != nil {
@@ -121,13 +121,20 @@ func (f *Forks) ask(ctx context.Context, request []byte, output *os.File) (int, 
 	if err = errors.Join(err, theirs.Close()); err != nil {
 		return 0, err
 	}
-	defer context.AfterFunc(ctx, func() { _ = ours.Close() })()
+	defer context.AfterFunc(ctx, func() { hangUp(ours) })()
 	answer := make([]byte, 16)
 	n, err := ours.Read(answer)
 	if err != nil {
 		return 0, fmt.Errorf("cannot wait for a script in a fork of %s: %w", f.interpreter, errors.Join(err, context.Cause(ctx)))
 	}
 	return strconv.Atoi(string(answer[:n]))
+}
+
+// hangUp has the script of a socket killed. How it has ended can still be read.
+func hangUp(file *os.File) {
+	if conn, err := file.SyscallConn(); err == nil {
+		_ = conn.Control(func(fd uintptr) { _ = syscall.Shutdown(int(fd), syscall.SHUT_WR) })
+	}
 }
 
 func (f *Forks) send(request []byte, files ...*os.File) error {

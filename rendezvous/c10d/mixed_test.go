@@ -3,7 +3,7 @@ package c10d_test
 import (
 	"context"
 	"fmt"
-	"strconv"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -25,7 +25,7 @@ func TestMixedJob(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			var agent *torchrun
+			var agent *script
 			start := func(m *mixed) {
 				host := "0"
 				if c.theirs {
@@ -81,6 +81,7 @@ func TestMixedScaleUp(t *testing.T) {
 			}
 			j := m.join(3)
 			m.work(j)
+			m.noted(j)
 			second := m.torchrun("2:4", "--rdzv_conf=is_host=0,last_call_timeout=2", "--local-addr="+c.late)
 			m.stay("") // "1 node waits to join", or an agent that saw it sooner has left
 			again := m.join(4)
@@ -110,7 +111,7 @@ func TestMixedDeath(t *testing.T) {
 			"127.0.0.7",
 		}, min: 3, max: 4, noTorch: true, settings: func(s *c10d.Settings) { s.KeepAlive = time.Second },
 	})
-	var agents []*torchrun
+	var agents []*script
 	for _, addr := range []string{"127.0.0.5", "127.0.0.8"} {
 		agents = append(agents, m.torchrun("3:4", "--rdzv_conf=is_host=0,last_call_timeout=2,keep_alive_interval=1", "--local-addr="+addr))
 	}
@@ -128,8 +129,9 @@ func TestMixedDeath(t *testing.T) {
 	if s := m.state(); !strings.HasPrefix(s, "round 0 complete") || strings.Count(s, "@") != 4 {
 		t.Errorf("state after a while: %s", s)
 	}
+	node := regexp.MustCompile(`127\.0\.0\.5_\d+_0`).FindString(m.state())
 	agents[0].kill()
-	m.stay("node 127.0.0.5_" + strconv.Itoa(agents[0].Process.Pid) + "_0 (group rank 0) is not heard of for 3s")
+	m.stay("node " + node + " (group rank 0) is not heard of for 3s")
 	j := m.join(3)
 	m.work(j)
 	if j.Names[0] != "127.0.0.8" {
@@ -150,7 +152,7 @@ func TestMixedLegacy(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			m := newMixed(t, mixedConfig{
-				names: c.names, min: 3, max: 3, torch: testutil.DebianTorch(t),
+				names: c.names, min: 3, max: 3, torch: testutil.DebianTorch(t), cold: c.names[0] == "!",
 			})
 			agent := m.torchrun("3", "--rdzv_conf=is_host=0", "--redirects=1", "--tee=1")
 			if err := m.Appeared(m.ctx); err != nil {

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os/exec"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -13,30 +14,42 @@ import (
 	"muster/rendezvous/c10d"
 )
 
-// upstream is a Python process that drives the real rendezvous code of a torch: testdata/upstream.py.
-type upstream struct {
-	t   testing.TB
+// oracle is a Python process that drives the real rendezvous code of a torch: testdata/upstream.py. It keeps nothing from
+// one request to the next, and serves all tests: it has imported torch once, and ends with the test binary.
+type oracle struct {
+	sync.Mutex
 	in  *json.Encoder
 	out *json.Decoder
 }
 
-// startUpstream starts python and ends it with the test.
-func startUpstream(t testing.TB, python string) *upstream {
+var (
+	oraclesLock sync.Mutex
+	oracles     = map[string]*oracle{} // by interpreter
+)
+
+// upstream is what a test asks an oracle by.
+type upstream struct {
+	t testing.TB
+	*oracle
+}
+
+// askUpstream returns the oracle of python.
+func askUpstream(t testing.TB, python string) *upstream {
 	t.Helper()
-	cmd := exec.Command(python, "testdata/upstream.py")
-	in, out := testutil.StartPiped(t, cmd)
-	t.Cleanup(func() {
-		in.Close()
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("upstream.py: %v", err)
-		}
-	})
-	return &upstream{t: t, in: json.NewEncoder(in), out: json.NewDecoder(bufio.NewReader(out))}
+	oraclesLock.Lock()
+	defer oraclesLock.Unlock()
+	if oracles[python] == nil {
+		in, out := testutil.StartPiped(t, exec.Command(python, "testdata/upstream.py"))
+		oracles[python] = &oracle{in: json.NewEncoder(in), out: json.NewDecoder(bufio.NewReader(out))}
+	}
+	return &upstream{t: t, oracle: oracles[python]}
 }
 
 // ask sends request and reads the answer into answer.
 func (u *upstream) ask(request, answer any) {
 	u.t.Helper()
+	u.Lock()
+	defer u.Unlock()
 	if err := u.in.Encode(request); err != nil {
 		u.t.Fatal(err)
 	}

@@ -59,7 +59,7 @@ func randomState(r *rand.Rand, n int) *c10d.State {
 func TestPythonReadsWhatWeWrite(t *testing.T) {
 	for name, python := range torches {
 		t.Run(name, func(t *testing.T) {
-			u := startUpstream(t, python(t))
+			u := askUpstream(t, python(t))
 			legacy := name == "torch 1.13.1"
 			r := rand.New(rand.NewPCG(1, 2))
 			for i := range 60 {
@@ -91,7 +91,7 @@ func TestWeReadWhatPythonWrites(t *testing.T) {
 	}
 	for name, python := range torches {
 		t.Run(name, func(t *testing.T) {
-			u := startUpstream(t, python(t))
+			u := askUpstream(t, python(t))
 			legacy := name == "torch 1.13.1"
 			r := rand.New(rand.NewPCG(3, 4))
 			for protocol := 2; protocol <= 5; protocol++ {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -30,6 +31,7 @@ type mixed struct {
 	cancel   context.CancelCauseFunc
 	dir      string // what workers write and read
 	python   string
+	forks    *testutil.Forks // of python
 	env      []string
 	endpoint string
 	meet     *tcpstore.Server // where workers meet when rank 0 is ours
@@ -38,28 +40,33 @@ type mixed struct {
 	*c10d.Bridge
 	store   *tcpstore.Client
 	log     testutil.Buffer
-	agents  []*torchrun
-	workers []*exec.Cmd // ours, of the round that runs
+	agents  []*script
+	workers []*script // ours, of the round that runs
 	seen    map[string]bool
 }
 
-// torchrun is one agent of the real one.
-type torchrun struct {
-	*exec.Cmd
-	log    testutil.Buffer
-	done   chan struct{}
+// script is a Python script that runs: an agent of the real torchrun, which is a script, too, or a worker of ours.
+type script struct {
+	args []string
+	log  string
+	err  error
+	done chan struct{} // closed when it has ended, and log and err are set
+
+	stop   context.CancelFunc
 	killed atomic.Bool
 }
 
-// kill ends it without a word, but not its worker.
-func (a *torchrun) kill() {
-	a.killed.Store(true)
-	a.Process.Kill()
+// kill ends it without a word, but not what it has started.
+func (s *script) kill() {
+	s.killed.Store(true)
+	s.stop()
+	<-s.done
 }
 
 type mixedConfig struct {
 	theirs     bool // whether the first torchrun hosts the store
 	noTorch    bool // workers only say what environment they have
+	cold       bool // Python starts anew for each torchrun and each worker; otherwise they are forks, which have torch already
 	names      []string
 	settings   func(*c10d.Settings)
 	min, max   int
@@ -80,6 +87,9 @@ func newMixed(t *testing.T, c mixedConfig) *mixed {
 	ctx, cancel := context.WithCancelCause(ctx)
 	m := &mixed{T: t, ctx: ctx, cancel: cancel, dir: t.TempDir(), python: python, changed: make(chan struct{}, 1), seen: map[string]bool{}}
 	m.env = append(os.Environ(), "DIR="+m.dir, "OMP_NUM_THREADS=1", "GLOO_SOCKET_IFNAME=lo", "PYTHONUNBUFFERED=1")
+	if !c.cold {
+		m.forks = testutil.ForksOf(python, "torch.distributed.run", "")
+	}
 	if c.noTorch {
 		m.env = append(m.env, "NO_TORCH=1")
 	}
@@ -154,7 +164,6 @@ func (m *mixed) end() {
 	m.stopWorkers()
 	for _, a := range m.agents {
 		a.kill()
-		<-a.done
 	}
 	found, _ := filepath.Glob(m.dir + "/saw.*")
 	for _, path := range found { // workers that survived their agent's SIGKILL
@@ -167,13 +176,35 @@ func (m *mixed) end() {
 	if m.Failed() {
 		m.Logf("bridge:\n%s", m.log.String())
 		for _, a := range m.agents {
-			m.Logf("%v\n%s", a.Args, a.log.String())
+			m.Logf("%v\n%s", a.args, a.log)
 		}
 	}
 }
 
+// start starts a Python script; torchrun is given as -m MODULE.
+func (m *mixed) start(env []string, args ...string) *script {
+	ctx, stop := context.WithCancel(context.Background())
+	s := &script{args: args, done: make(chan struct{}), stop: stop}
+	go func() {
+		defer close(s.done)
+		var out []byte
+		if m.forks == nil {
+			cmd := exec.CommandContext(ctx, m.python, args...)
+			cmd.Env, cmd.WaitDelay = env, time.Second
+			out, s.err = cmd.CombinedOutput()
+		} else {
+			if args[0] == "-m" {
+				args = append([]string{"-c", "import " + args[1] + " as m; m.main()"}, args[2:]...)
+			}
+			out, s.err = m.forks.Run(ctx, env, args...)
+		}
+		s.log = string(out)
+	}()
+	return s
+}
+
 // torchrun starts an agent with one worker. Its flags are those that 1.13 has too.
-func (m *mixed) torchrun(nodes string, args ...string) *torchrun {
+func (m *mixed) torchrun(nodes string, args ...string) *script {
 	m.Helper()
 	worker, err := filepath.Abs("testdata/worker.py")
 	if err != nil {
@@ -183,35 +214,16 @@ func (m *mixed) torchrun(nodes string, args ...string) *torchrun {
 		"-m", "torch.distributed.run", "--nnodes=" + nodes, "--nproc_per_node=1", "--rdzv_backend=c10d", "--rdzv_endpoint=" + m.endpoint,
 		"--rdzv_id=job", "--log_dir=" + m.TempDir(), "--max_restarts=3", "--monitor_interval=0.1",
 	}, args...)
-	a := &torchrun{Cmd: exec.Command(m.python, append(all, worker)...), done: make(chan struct{})}
-	a.Env, a.Stdout, a.Stderr, a.WaitDelay = m.env, &a.log, &a.log, time.Second
-	if err := a.Start(); err != nil {
-		m.Fatal(err)
-	}
+	a := m.start(m.env, append(all, worker)...)
 	m.agents = append(m.agents, a)
 	go func() {
-		defer close(a.done)
-		if err := a.Wait(); err != nil && !a.killed.Load() {
-			m.cancel(fmt.Errorf("torchrun has ended: %w", err)) // nothing that a test waits for will come
+		<-a.done
+		if a.err != nil && !a.killed.Load() {
+			m.cancel(fmt.Errorf("torchrun has ended: %w", a.err)) // nothing that a test waits for will come
 		}
 	}()
 	return a
 }
-
-// ends waits for the agent and returns its exit status.
-func (m *mixed) ends(a *torchrun) int {
-	m.Helper()
-	testutil.Eventually(m.T, time.Minute, "torchrun ends", func() bool {
-		select {
-		case <-a.done:
-			return true
-		default:
-			return false
-		}
-	})
-	return a.ProcessState.ExitCode()
-}
-
 func (m *mixed) peers() []c10d.Peer { return m.group }
 
 // master empties the store that our agents serve to the workers, and says where it is.
@@ -247,23 +259,17 @@ func (m *mixed) work(j c10d.Joined) []sight {
 	m.stopWorkers()
 	for _, a := range j.Ranks {
 		for i := range a.LocalWorldSize {
-			cmd := exec.Command(m.python, "testdata/worker.py")
-			cmd.Env = append(m.env, fmt.Sprintf("RANK=%d", a.BaseRank+i), fmt.Sprintf("WORLD_SIZE=%d", j.WorldSize),
+			env := slices.Concat(m.env, []string{
+				fmt.Sprintf("RANK=%d", a.BaseRank+i), fmt.Sprintf("WORLD_SIZE=%d", j.WorldSize),
 				fmt.Sprintf("GROUP_RANK=%d", a.GroupRank),
-				"MASTER_ADDR="+j.MasterAddr, fmt.Sprintf("MASTER_PORT=%d", j.MasterPort), "TORCHELASTIC_RESTART_COUNT=0",
-				"TORCHELASTIC_USE_AGENT_STORE="+map[bool]string{true: "True", false: "False"}[j.AgentStore])
-			cmd.Stdout, cmd.Stderr = &m.log, &m.log
-			if err := cmd.Start(); err != nil {
-				m.Fatal(err)
-			}
-			m.workers = append(m.workers, cmd)
+				"MASTER_ADDR=" + j.MasterAddr, fmt.Sprintf("MASTER_PORT=%d", j.MasterPort), "TORCHELASTIC_RESTART_COUNT=0",
+				"TORCHELASTIC_USE_AGENT_STORE=" + map[bool]string{true: "True", false: "False"}[j.AgentStore],
+			})
+			m.workers = append(m.workers, m.start(env, "testdata/worker.py"))
 		}
 	}
 	var all []sight
-	hold, cancel := context.WithCancel(m.ctx)
-	held := make(chan error, 1)
-	go func() { held <- m.Hold(hold, m.peers) }()
-	testutil.Eventually(m.T, time.Minute, "all workers have met", func() bool {
+	m.holding("all workers have met", func() bool {
 		all = nil
 		found, _ := filepath.Glob(m.dir + "/saw.*[0-9]")
 		for _, path := range found {
@@ -279,10 +285,6 @@ func (m *mixed) work(j c10d.Joined) []sight {
 		}
 		return len(all) >= j.WorldSize
 	})
-	cancel()
-	if err := <-held; err != nil {
-		m.Fatal(err)
-	}
 	found, _ := filepath.Glob(m.dir + "/saw.*[0-9]")
 	for _, path := range found {
 		m.seen[path] = true
@@ -303,6 +305,34 @@ func (m *mixed) work(j c10d.Joined) []sight {
 	return all
 }
 
+// holding keeps the round until cond is true.
+func (m *mixed) holding(what string, cond func() bool) {
+	m.Helper()
+	hold, cancel := context.WithCancel(m.ctx)
+	defer cancel()
+	held := make(chan error, 1)
+	go func() { held <- m.Hold(hold, m.peers) }()
+	testutil.Eventually(m.T, time.Minute, what, cond)
+	cancel()
+	if err := <-held; err != nil {
+		m.Fatal(err)
+	}
+}
+
+// noted waits until the state says which ranks a round had. Where a torchrun was the one to complete the round, as on a
+// busy machine, that takes until our first heartbeat: ranks of those who leave before are given anew.
+func (m *mixed) noted(j c10d.Joined) {
+	m.Helper()
+	m.holding("one of us has written to the round", func() bool {
+		text, err := m.store.Get(m.ctx, "/torch.rendezvous.job")
+		if err != nil {
+			return false
+		}
+		s, err := c10d.Decode(text)
+		return err == nil && s != nil && s.RanksRound == j.Round
+	})
+}
+
 // sight is what a worker wrote down.
 type sight struct {
 	Rank       string `json:"RANK"`
@@ -316,8 +346,8 @@ type sight struct {
 
 func (m *mixed) stopWorkers() {
 	for _, w := range m.workers {
-		w.Process.Kill()
-		w.Wait()
+		w.kill()
+		fmt.Fprint(&m.log, w.log)
 	}
 	m.workers = nil
 }
@@ -344,12 +374,12 @@ func (m *mixed) touch(name string) {
 }
 
 // succeed ends all workers well, and all agents after them.
-func (m *mixed) succeed(agents ...*torchrun) {
+func (m *mixed) succeed(agents ...*script) {
 	m.Helper()
 	m.touch("end")
 	for _, w := range m.workers {
-		if err := w.Wait(); err != nil {
-			m.Errorf("worker of ours: %v", err)
+		if <-w.done; w.err != nil {
+			m.Errorf("worker of ours: %v\n%s", w.err, w.log)
 		}
 	}
 	m.workers = nil
@@ -360,8 +390,8 @@ func (m *mixed) succeed(agents ...*torchrun) {
 		m.Error(err)
 	}
 	for _, a := range agents {
-		if status := m.ends(a); status != 0 {
-			m.Errorf("torchrun ended with status %d", status)
+		if <-a.done; a.err != nil {
+			m.Errorf("torchrun: %v", a.err)
 		}
 	}
 }

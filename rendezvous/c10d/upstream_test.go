@@ -145,7 +145,7 @@ func (sc scene) deviation() (why string, action c10d.Action) {
 // action and what is written. Where we mean to differ, our action is checked instead, and each such rule must have come
 // up.
 func TestSameAsUpstream(t *testing.T) {
-	u := startUpstream(t, testutil.Torch(t))
+	u := askUpstream(t, testutil.Torch(t))
 	r := rand.New(rand.NewPCG(9, 10))
 	same, differ := map[string]int{}, map[string]int{}
 	wants := map[c10d.Want]string{c10d.WantJoin: "join", c10d.WantStay: "stay", c10d.WantExit: "exit", c10d.WantClose: "close"}
@@ -233,7 +233,7 @@ func TestSameAsUpstream(t *testing.T) {
 // away from theirs. What agents of upstream do not notice makes their workers fail in the end, see theirs. Every write
 // and join is checked in all fleets; where all end, in those that have a place for everybody.
 func TestMixedSimulation(t *testing.T) {
-	u := startUpstream(t, testutil.Torch(t))
+	u := askUpstream(t, testutil.Torch(t))
 	settled := 0
 	for seed := range uint64(soak(12, 300)) {
 		f := simulate(t, seed, u, seed%2 == 0)
