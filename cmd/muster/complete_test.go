@@ -111,8 +111,10 @@ func TestBashCompletesByTheScript(t *testing.T) {
 		t.Fatal(err, made.status)
 	}
 	// What the package bash-completion has, for words that are divided by blanks only.
-	const program = `_get_comp_words_by_ref() { words=("${COMP_WORDS[@]}"); cword=$COMP_CWORD; cur=${COMP_WORDS[COMP_CWORD]}; prev=${COMP_WORDS[COMP_CWORD-1]}; }
-source "$1"; COMP_TYPE=9; COMP_WORDS=("${@:2}"); COMP_CWORD=$((${#COMP_WORDS[@]}-1)); __start_muster 2>/dev/null; printf '%s\n' "${COMPREPLY[@]}"`
+	const program = `_get_comp_words_by_ref() { words=("${COMP_WORDS[@]}"); cword=$COMP_CWORD
+cur=${COMP_WORDS[COMP_CWORD]}; prev=${COMP_WORDS[COMP_CWORD-1]}; }
+source "$1"; COMP_TYPE=9; COMP_WORDS=("${@:2}"); COMP_CWORD=$((${#COMP_WORDS[@]}-1)); __start_muster 2>/dev/null
+printf '%s\n' "${COMPREPLY[@]}"`
 	for line, want := range map[string]string{
 		"muster run --log-format t":                "text",
 		"muster run --log-format=j":                "json",

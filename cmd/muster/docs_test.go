@@ -49,8 +49,8 @@ func TestPagesNameWhatThereIs(t *testing.T) {
 	t.Parallel()
 	var flags []string
 	for _, command := range []string{
-		"run", "torchrun", "torch.distributed.launch", "dlrover-run", "ft_launcher", "deepspeed", "colossalai run", "accelerate launch", "horovodrun",
-		"mpirun", "store", "check",
+		"run", "torchrun", "torch.distributed.launch", "dlrover-run", "ft_launcher", "deepspeed", "colossalai run", "accelerate launch",
+		"horovodrun", "mpirun", "store", "check",
 		"devices", "explain", "manifest", "convert", "exec", "alias", "version", "token", "ps", "status", "top", "metrics", "stacks",
 		"diagnose", "events", "logs", "restart", "stop", "pause", "resume",
 		"scale", "kill-node", "ckpt", "ckpt ls", "ckpt inspect",

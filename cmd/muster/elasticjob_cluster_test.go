@@ -46,7 +46,8 @@ func TestElasticJobRelaunches(t *testing.T) {
 			if _, err := fmt.Sscanf(line, "launch %d %d", &p.id, &p.rank); err != nil {
 				t.Fatalf("the cluster's master says %q: %v\n%s", line, err, e.log.String())
 			}
-			environ := append(e.environ(p.rank), "NODE_ID="+strconv.Itoa(p.id), "MUSTER_FAKE="+spec, "MUSTER_FAKE_NODE=node-"+strconv.Itoa(p.id))
+			environ := append(e.environ(p.rank),
+				"NODE_ID="+strconv.Itoa(p.id), "MUSTER_FAKE="+spec, "MUSTER_FAKE_NODE=node-"+strconv.Itoa(p.id))
 			p.job = start(t, environ, "dlrover-run", "--network-check", "--nnodes=3", "--nproc_per_node=1", "--no-python", "sh", "-c",
 				shell+"echo done by "+strconv.Itoa(p.id))
 			pods[p.id] = p

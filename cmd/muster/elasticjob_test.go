@@ -255,7 +255,8 @@ func TestElasticJobUnfit(t *testing.T) {
 	}
 	args := []string{"--network-check", "--nnodes=2", "--nproc_per_node=1", script}
 	agent, out := e.agent(0, nil, args...)
-	ours := start(t, append(e.environ(1), "MOCK_ERR_RANK=0", "PATH="+e.bin+":"+os.Getenv("PATH")), append([]string{"dlrover-run"}, args...)...)
+	ours := start(t, append(e.environ(1), "MOCK_ERR_RANK=0", "PATH="+e.bin+":"+os.Getenv("PATH")),
+		append([]string{"dlrover-run"}, args...)...)
 	got := ours.wait()
 	if got.status != errhint.Undecided || !strings.Contains(got.stderr, "mock error of local rank 0") ||
 		!strings.Contains(got.stderr, "nobody can be blamed") {

@@ -131,7 +131,9 @@ func TestJobFileExits(t *testing.T) {
 	}{
 		{
 			"retried", "backoffLimit: 2", "ExitCode",
-			`echo "worker $RANK"; [ "$RANK$MUSTER_ROUND" != 10 ] || { sleep 4; exit 137; }; [ $MUSTER_ROUND = 1 ] || sleep 1000; [ $RANK != 0 ] || sleep 4`, 0, 6, "",
+			`echo "worker $RANK"; [ "$RANK$MUSTER_ROUND" != 10 ] || { sleep 4; exit 137; }; ` +
+				`[ $MUSTER_ROUND = 1 ] || sleep 1000; [ $RANK != 0 ] || sleep 4`,
+			0, 6, "",
 		},
 		{
 			"fatal", "backoffLimit: 2", "ExitCode", `echo "worker $RANK"; [ "$RANK" != 1 ] || { sleep 4; exit 7; }; sleep 1000`, 7, 3,

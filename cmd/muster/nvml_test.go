@@ -62,8 +62,10 @@ func asking(t *testing.T, script string, environ ...string) (*app, func() string
 
 const (
 	hello = `echo '{"t":"hello","v":1,"go_nvml":"0.13.3-0"}'; echo '{"t":"at","call":"nvmlInit_v2","gpu":-1}'; `
-	gpu0  = `echo '{"t":"sys","driver":"550.54.15","nvml":"12.550.54.15","cuda":12040}'; echo '{"t":"count","n":2}'; echo '{"t":"gpu","i":0,"bdf":"0000:10:00.0","mem_total":85520809984,"mem_used":1073741824,"temperature":34,"ecc":true,"ecc_volatile":3,"ecc_aggregate":3,"nvlink":[1,0],"processes":[]}'; `
-	gpu1  = `echo '{"t":"gpu","i":1,"rc":15,"call":"nvmlDeviceGetHandleByIndex_v2"}'; echo '{"t":"done"}'`
+	gpu0  = `echo '{"t":"sys","driver":"550.54.15","nvml":"12.550.54.15","cuda":12040}'; echo '{"t":"count","n":2}'; ` +
+		`echo '{"t":"gpu","i":0,"bdf":"0000:10:00.0","mem_total":85520809984,"mem_used":1073741824,"temperature":34,` +
+		`"ecc":true,"ecc_volatile":3,"ecc_aggregate":3,"nvlink":[1,0],"processes":[]}'; `
+	gpu1 = `echo '{"t":"gpu","i":1,"rc":15,"call":"nvmlDeviceGetHandleByIndex_v2"}'; echo '{"t":"done"}'`
 )
 
 // TestProbeDegrades: whatever becomes of the probe, both commands end well, in time, with what files say, and say in
@@ -75,7 +77,8 @@ func TestProbeDegrades(t *testing.T) {
 		"missing": {"", "auto", "known from files alone: cannot run the NVML probe: $MUSTER_NVPROBE: no such file"},
 		"garbage": {
 			"echo hello there", "auto",
-			`known from files alone: cannot run the NVML probe: $MUSTER_NVPROBE: is not muster's probe, or one of another version: it begins with "hello there"`,
+			`known from files alone: cannot run the NVML probe: $MUSTER_NVPROBE: is not muster's probe, or one of another version: ` +
+				`it begins with "hello there"`,
 		},
 		"hang": {
 			hello + "exec sleep 60", "auto",

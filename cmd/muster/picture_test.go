@@ -131,7 +131,8 @@ func drawTerminal(command, shown string) string {
 <title>A worker fails, muster names it and starts the workers again</title>
 <style>
 rect { fill: #f6f8fa; stroke: #d0d7de } text { font: 14px ui-monospace, Menlo, Consolas, monospace; white-space: pre; fill: #1f2328 }
-.dim { fill: #656d76 } .rank { fill: #0550ae } .error { fill: #cf222e; font-weight: bold } .warn { fill: #7d4e00 } .bold { font-weight: bold }
+.dim { fill: #656d76 } .rank { fill: #0550ae } .error { fill: #cf222e; font-weight: bold } .warn { fill: #7d4e00 } `+
+		`.bold { font-weight: bold }
 @media (prefers-color-scheme: dark) {
 rect { fill: #161b22; stroke: #30363d } text { fill: #e6edf3 }
 .dim { fill: #8d96a0 } .rank { fill: #79c0ff } .error { fill: #ff7b72 } .warn { fill: #e3b341 }

@@ -106,8 +106,8 @@ func TestDeepSpeedDevices(t *testing.T) {
 func TestDeepSpeedFiles(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "new", "logs")
-	got := drive.Run(t, nil, "deepspeed", "--num_gpus", "2", "--master_port", "0", "--no_python", "--no_local_rank", "--enable_each_rank_log",
-		dir, "--save_pid",
+	got := drive.Run(t, nil, "deepspeed", "--num_gpus", "2", "--master_port", "0", "--no_python", "--no_local_rank",
+		"--enable_each_rank_log", dir, "--save_pid",
 		"sh", "-c", `echo rank $RANK; echo more of $RANK >&2; cat /tmp/$PPID.deepspeed`, "sh")
 	if got.Status != 0 || strings.Contains(got.Stdout, "rank") || strings.Contains(got.Stderr, "more of") {
 		t.Fatalf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)

@@ -39,8 +39,8 @@ func TestHorovodrunElasticSeen(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	fail, logs := filepath.Join(dir, "fail"), filepath.Join(dir, "logs")
-	j := drive.Start(t, []string{"FAIL=" + fail}, "--fail-policy", "none", "horovodrun", "--output-filename", logs, "-np", "3", "--min-np", "1",
-		"-H", "127.0.0.1:1,127.0.0.2:2", "python3", "-c", rankedWorker)
+	j := drive.Start(t, []string{"FAIL=" + fail}, "--fail-policy", "none", "horovodrun", "--output-filename", logs,
+		"-np", "3", "--min-np", "1", "-H", "127.0.0.1:1,127.0.0.2:2", "python3", "-c", rankedWorker)
 	world := func(size int) (seen control.Answer) {
 		t.Helper()
 		testutil.Eventually(t, time.Minute, fmt.Sprintf("%d workers run", size), func() bool {

@@ -18,8 +18,8 @@ import (
 func colossalRun(t *testing.T) []string {
 	t.Helper()
 	return []string{
-		"colossalai", "run", "--hostfile", drive.WriteScript(t, "hosts", "node1\nnode2\n"), "--nproc_per_node", "2", "--master_addr", "node1",
-		drive.Script(t, "nodes", "allreduce.py"), "--config", "a b",
+		"colossalai", "run", "--hostfile", drive.WriteScript(t, "hosts", "node1\nnode2\n"), "--nproc_per_node", "2",
+		"--master_addr", "node1", drive.Script(t, "nodes", "allreduce.py"), "--config", "a b",
 	}
 }
 

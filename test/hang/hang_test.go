@@ -147,7 +147,8 @@ func TestHangRestarts(t *testing.T) {
 func TestHangSpins(t *testing.T) {
 	t.Parallel()
 	python := testutil.Torch(t)
-	j := drive.Start(t, nil, "run", "-n", "2", "--hang-timeout", "3s", "--on-hang", "fail", "--grace", "1s", "--", python, drive.Script(t, "spin.py"))
+	j := drive.Start(t, nil, "run", "-n", "2", "--hang-timeout", "3s", "--on-hang", "fail", "--grace", "1s", "--",
+		python, drive.Script(t, "spin.py"))
 	j.End().Expect(t, 124, `"kind":"sleep"`, "rank 1 has not come to all_reduce: it sleeps at spin.py:16",
 		"rank 0 waits for it in all_reduce at spin.py:18 in <module> (hashlib.pbkdf2_hmac(")
 }
@@ -156,8 +157,8 @@ func TestHangSpins(t *testing.T) {
 func TestHangFails(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	j := drive.Start(t, nil, "run", "-n", "2", "--hang-timeout", "2s", "--on-hang", "fail", "--hang-dir", dir, "--grace", "1s", "--", "python3",
-		"-c", "import time\nif True: time.sleep(3600)")
+	j := drive.Start(t, nil, "run", "-n", "2", "--hang-timeout", "2s", "--on-hang", "fail", "--hang-dir", dir, "--grace", "1s", "--",
+		"python3", "-c", "import time\nif True: time.sleep(3600)")
 	j.End().Expect(t, 124, "no worker has shown a sign of life for", "ranks 0-1: each sleeps at <string>:2 in <module>")
 	drive.Run(t, nil, "xpu_timer_stacktrace_viewer", "--path", t.TempDir()).Expect(t, 2, "there is no evidence of a hang in ")
 	drive.Run(t, nil, "xpu_timer_stacktrace_viewer", "--path", dir).Expect(t, 0, "py_stack.svg", "cpp_stack.svg")
@@ -174,7 +175,8 @@ func TestHangFails(t *testing.T) {
 // TestHangAuto hangs a job that has told its steps: no time-out was given, and a minute is enough.
 func TestHangAuto(t *testing.T) {
 	t.Parallel()
-	j := drive.Start(t, nil, "run", "-n", "2", "--ckpt", "on", "--hang-timeout", "auto", "--on-hang", "fail", "--grace", "1s", "--", "python3", "-c", `
+	j := drive.Start(t, nil, "run", "-n", "2", "--ckpt", "on", "--hang-timeout", "auto", "--on-hang", "fail", "--grace", "1s", "--",
+		"python3", "-c", `
 import muster, time
 for step in range(1, 31):
     time.sleep(0.1)

@@ -33,8 +33,8 @@ func TestSoakHealthyJobs(t *testing.T) {
 							defer hog.Process.Kill()
 						}
 					}
-					got := drive.Run(t, nil, "run", "-n", "2", "--ckpt", "on", "--hang-timeout", timeout, "--on-hang", "fail", "--", "python3",
-						drive.Script(t, "healthy.py"), way, tells)
+					got := drive.Run(t, nil, "run", "-n", "2", "--ckpt", "on", "--hang-timeout", timeout, "--on-hang", "fail", "--",
+						"python3", drive.Script(t, "healthy.py"), way, tells)
 					if got.Expect(t, 0); strings.Contains(got.Stderr, "the workers hang") {
 						t.Errorf("a false alarm:\n%s", got.Stderr)
 					}

@@ -159,8 +159,8 @@ func hangsInTurn(t *testing.T, ways []hangWay, ranks, odd, more int) {
 			w.prepare(t, ready)
 		}
 	}
-	j := drive.Start(t, nil, "run", "-n", strconv.Itoa(ranks), "--run-id", "hangs", "--grace", "1s", "--stacks", "on", "--warm", "torch", "--",
-		python, drive.Script(t, "hang.py"), strings.Join(names, ","), ready, strconv.Itoa(odd))
+	j := drive.Start(t, nil, "run", "-n", strconv.Itoa(ranks), "--run-id", "hangs", "--grace", "1s", "--stacks", "on", "--warm", "torch",
+		"--", python, drive.Script(t, "hang.py"), strings.Join(names, ","), ready, strconv.Itoa(odd))
 	holder := (odd + 1) % ranks
 	fill := strings.NewReplacer("ODD", strconv.Itoa(odd), "HOLDER", strconv.Itoa(holder))
 	for i, w := range ways {

@@ -42,8 +42,8 @@ func TestHostsByProgramAddress(t *testing.T) {
 	if err := os.WriteFile(program, []byte("#!/bin/sh\nshift\nunset SSH_CONNECTION\nexec sh -c \"$*\"\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	got := drive.Run(t, []string{"XDG_CACHE_HOME=" + filepath.Join(dir, "cache")}, "run", "--ssh-program", program, "--hosts", "pod-a,pod-b",
-		"--", "sh", "-c", "echo master $MASTER_ADDR")
+	got := drive.Run(t, []string{"XDG_CACHE_HOME=" + filepath.Join(dir, "cache")},
+		"run", "--ssh-program", program, "--hosts", "pod-a,pod-b", "--", "sh", "-c", "echo master $MASTER_ADDR")
 	if got.Status != 0 || strings.Count(got.Stdout, "master "+own+"\n") != 2 {
 		t.Errorf("status %d, want the address %s\n%s%s", got.Status, own, got.Stdout, got.Stderr)
 	}

@@ -23,7 +23,8 @@ func TestHostsRefused(t *testing.T) {
 		case "node3":
 			cfg.Config = "PubkeyAuthentication no\nPasswordAuthentication yes"
 		case "node4": // each session has a full /tmp, and all that is in it: the cache, too
-			cfg.Config = `ForceCommand exec unshare -m sh -c 'for d in /tmp /dev/shm; do mount -t tmpfs -o size=1m tmpfs $d; done; exec sh -c "$SSH_ORIGINAL_COMMAND"'`
+			cfg.Config = `ForceCommand exec unshare -m sh -c ` +
+				`'for d in /tmp /dev/shm; do mount -t tmpfs -o size=1m tmpfs $d; done; exec sh -c "$SSH_ORIGINAL_COMMAND"'`
 			cfg.Env = []string{"XDG_CACHE_HOME=/tmp/cache"}
 		}
 	})
@@ -155,7 +156,8 @@ func TestHostsMany(t *testing.T) {
 	cache := t.TempDir()
 	// One server has all addresses of this machine, and so is all hosts.
 	server := testutil.SSHD(t,
-		testutil.SSHDConfig{Client: client, Address: "0.0.0.0", UnknownKey: true, Env: []string{"XDG_CACHE_HOME=" + cache, drive.EndAtOnce}})
+		testutil.SSHDConfig{Client: client, Address: "0.0.0.0", UnknownKey: true,
+			Env: []string{"XDG_CACHE_HOME=" + cache, drive.EndAtOnce}})
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -185,8 +187,8 @@ func TestHostsMany(t *testing.T) {
 		t.Fatalf("one host: status %d\n%s", got.Status, got.Stderr)
 	}
 	began := time.Now()
-	got := drive.Run(t, environ, "run", "--hostfile", drive.WriteScript(t, "hosts", file.String()), "--ssh-parallel", "32", "--start-timeout", limit,
-		"--", "sh", "-c", drive.ShowRank)
+	got := drive.Run(t, environ, "run", "--hostfile", drive.WriteScript(t, "hosts", file.String()), "--ssh-parallel", "32",
+		"--start-timeout", limit, "--", "sh", "-c", drive.ShowRank)
 	t.Logf("%d hosts: %v", n, time.Since(began).Round(10*time.Millisecond))
 	last := 0
 	for _, i := range []int{n / 4, n / 2, 3 * n / 4} {

@@ -23,7 +23,10 @@ func TestHostsTopology(t *testing.T) {
 	if err := os.WriteFile(file, []byte(lines.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"run", "--hosts", j.Names(), "--topology-file", file, "--", "sh", "-c", drive.ShowRank + `echo "$(hostname) has rank $RANK"`}
+	args := []string{
+		"run", "--hosts", j.Names(), "--topology-file", file, "--",
+		"sh", "-c", drive.ShowRank + `echo "$(hostname) has rank $RANK"`,
+	}
 	j.Ends(j.Start(append([]string{"--dry-run"}, args...)...), 0, "ranks are decided when nodes meet")
 	r := j.Start(args...)
 	j.Ends(r, 0, "node2 has rank ")

@@ -91,8 +91,10 @@ func TestHostsDropbear(t *testing.T) {
 	j.SSHD[1].Stop()
 	// It has no other HOME nor list of keys than the user's: this host gets a home of its own.
 	dir := t.TempDir()
-	cmd := j.On[1].Command("sh", "-c", `mount -t tmpfs -o mode=700 tmpfs "$1" && mkdir -m 700 "$1/.ssh" && cp "$2" "$1/.ssh/authorized_keys" &&
-		dropbearkey -t ed25519 -f "$3/key" >/dev/null && exec "$4" -F -E -p 22 -r "$3/key" -P "$3/pid"`, "sh", me.HomeDir, j.Client.Key+".pub", dir, program)
+	cmd := j.On[1].Command("sh", "-c", `mount -t tmpfs -o mode=700 tmpfs "$1" &&
+		mkdir -m 700 "$1/.ssh" && cp "$2" "$1/.ssh/authorized_keys" &&
+		dropbearkey -t ed25519 -f "$3/key" >/dev/null && exec "$4" -F -E -p 22 -r "$3/key" -P "$3/pid"`,
+		"sh", me.HomeDir, j.Client.Key+".pub", dir, program)
 	cmd.Dir = "/"
 	said := &testutil.Buffer{}
 	cmd.Stdout, cmd.Stderr = said, said

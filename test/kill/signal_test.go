@@ -89,7 +89,8 @@ func TestSaveSignal(t *testing.T) {
 func TestUserSignalEndsNothing(t *testing.T) {
 	t.Parallel()
 	j := running(t, nil,
-		`trap 'echo saved' USR1; trap 'exit 0' TERM; sleep 1000 & child=$!; echo ready; while kill -0 $child; do sleep 0.05; done; echo child gone`)
+		`trap 'echo saved' USR1; trap 'exit 0' TERM; sleep 1000 & child=$!; echo ready; `+
+			`while kill -0 $child; do sleep 0.05; done; echo child gone`)
 	j.Signal(syscall.SIGUSR1)
 	testutil.Eventually(t, 60*time.Second, "the workers got SIGUSR1", func() bool { return strings.Count(j.Out.String(), "saved") == 2 })
 	if out := j.Out.String(); strings.Contains(out, "child gone") {
@@ -133,7 +134,8 @@ func TestReaderGone(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	cmd := exec.Command("sh", "-c",
-		`{ muster run -n 2 -- sh -c 'i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done; touch done$RANK'; echo $? > status; } | head -1`)
+		`{ muster run -n 2 -- sh -c 'i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done; touch done$RANK'; `+
+			`echo $? > status; } | head -1`)
 	cmd.Dir = dir
 	cmd.Env = append(drive.CleanEnviron(), "XDG_RUNTIME_DIR="+dir)
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -229,7 +231,8 @@ func TestStopDuringRestart(t *testing.T) {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
 			j := drive.Start(t, nil, "run", "-n", "2", "--max-restarts", "3", "--", "sh", "-c",
-				`echo start $TORCHELASTIC_RESTART_COUNT; [ $RANK = 0 ] || { sleep 0.2; exit 3; }; trap 'echo stopping; sleep 0.5; exit 0' TERM; while :; do sleep 0.02; done`)
+				`echo start $TORCHELASTIC_RESTART_COUNT; [ $RANK = 0 ] || { sleep 0.2; exit 3; }; `+
+					`trap 'echo stopping; sleep 0.5; exit 0' TERM; while :; do sleep 0.02; done`)
 			testutil.Eventually(t, 60*time.Second, "rank 0 is being stopped",
 				func() bool { return strings.Contains(j.Out.String(), "stopping") })
 			j.Signal(syscall.SIGTERM)
@@ -247,7 +250,8 @@ func TestEarlyFileTimer(t *testing.T) {
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil { // left by a killed agent
 		t.Fatal(err)
 	}
-	script := `echo '{"version": 1, "pid": '$$', "scope_id": "s", "expiration_time": 1.5, "signal": 9}' > "$TORCHELASTIC_TIMER_FILE"; sleep 60`
+	script := `echo '{"version": 1, "pid": '$$', "scope_id": "s", "expiration_time": 1.5, "signal": 9}' ` +
+		`> "$TORCHELASTIC_TIMER_FILE"; sleep 60`
 	got := drive.Run(t, []string{"TORCHELASTIC_ENABLE_FILE_TIMER=1", "TORCHELASTIC_TIMER_FILE=" + fifo}, "run", "-n", "4", "--", "sh",
 		"-c", script)
 	if got.Status != 137 {

@@ -117,7 +117,8 @@ func TestMeetEtcdLeader(t *testing.T) {
 	t.Parallel()
 	etcd := testutil.Etcd(t, 3)
 	place := "--rdzv=etcd://" + strings.Join(etcd.Endpoints, ",")
-	m := drive.NewMeet(t, drive.UntilGate, "--nnodes=3", place, "--run-id=leader", "--keep-alive=5s") // elections take long on a busy machine
+	// Elections take long on a busy machine.
+	m := drive.NewMeet(t, drive.UntilGate, "--nnodes=3", place, "--run-id=leader", "--keep-alive=5s")
 	m.Native = true
 	agents := []*drive.Job{m.Start(0), m.Start(1), m.Start(2)}
 	for node := range agents {

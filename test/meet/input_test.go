@@ -24,7 +24,8 @@ import (
 // meetAt is a job whose agents meet at a port of this machine by torchrun's protocol or ours.
 func meetAt(t *testing.T, script, port string, flags ...string) *drive.Meet {
 	t.Helper()
-	return drive.NewMeet(t, script, append([]string{"--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:" + port, "--rdzv-id=job7"}, flags...)...)
+	place := []string{"--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:" + port, "--rdzv-id=job7"}
+	return drive.NewMeet(t, script, append(place, flags...)...)
 }
 
 // storeClient reaches a store as one of PyTorch's clients would.
@@ -319,7 +320,8 @@ func TestMeetTopology(t *testing.T) {
 	if err := os.WriteFile(file, []byte("a1 p1 127.0.0.2\na2 p1 127.0.0.3\na1 p1 127.0.0.4\na2 p1 127.0.0.5\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m := drive.NewMeet(t, "", "--nnodes=4", "--rdzv=muster://127.0.0.1:"+drive.FreePort(t), "--run-id=x", "--topology-file="+file, "--log-level=debug")
+	m := drive.NewMeet(t, "", "--nnodes=4", "--rdzv=muster://127.0.0.1:"+drive.FreePort(t), "--run-id=x",
+		"--topology-file="+file, "--log-level=debug")
 	m.Native = true
 	for node := range 4 {
 		m.Start(node, "--local-addr=127.0.0."+strconv.Itoa(node+2))

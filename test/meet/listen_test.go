@@ -37,7 +37,8 @@ func TestOneNodeListensOnLoopback(t *testing.T) {
 			for i := range c.args {
 				c.args[i] = strings.ReplaceAll(c.args[i], "CKPT", filepath.Join(dir, "ckpt"))
 			}
-			j := drive.Start(t, nil, append(c.args, "sh", "-c", "mktemp "+started+".XXXXXX; while [ ! -e "+dir+"/stop ]; do sleep 0.05; done")...)
+			j := drive.Start(t, nil, append(c.args,
+				"sh", "-c", "mktemp "+started+".XXXXXX; while [ ! -e "+dir+"/stop ]; do sleep 0.05; done")...)
 			testutil.Eventually(t, time.Minute, "workers run", func() bool {
 				files, _ := filepath.Glob(started + ".*")
 				return len(files) == 2

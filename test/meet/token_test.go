@@ -36,8 +36,8 @@ func TestMeetToken(t *testing.T) {
 		"too short":     {[2]string{good, short}, [2]int{75, 2}, "it has 15 bytes, at least 16 are wanted"},
 		"unreadable":    {[2]string{good, none}, [2]int{75, 2}, "cannot read the job's token"},
 	} {
-		m := drive.NewMeet(t, drive.RankOneFails, "--nnodes=2", "--rdzv=muster://127.0.0.1:"+drive.FreePort(t), "--run-id=x", "--join-timeout=4s",
-			"--max-restarts=1")
+		m := drive.NewMeet(t, drive.RankOneFails, "--nnodes=2", "--rdzv=muster://127.0.0.1:"+drive.FreePort(t), "--run-id=x",
+			"--join-timeout=4s", "--max-restarts=1")
 		m.Native = true
 		m.Env = []string{c.tokens[0], "MUSTER_LOG_LEVEL=debug"}
 		host := m.Start(0)
@@ -83,7 +83,8 @@ func TestMeetDryRun(t *testing.T) {
 		"--token-file=" + short:            "it has 10 bytes, at least 16 are wanted",
 		"--topology-file=" + dir + "/none": "cannot read topology file",
 	} {
-		j := drive.Start(t, []string{drive.EndAtOnce}, "run", "--dry-run", "--nnodes=2", "--rdzv=c10d://10.0.0.1", "--run-id=x", flag, "--", "true")
+		j := drive.Start(t, []string{drive.EndAtOnce},
+			"run", "--dry-run", "--nnodes=2", "--rdzv=c10d://10.0.0.1", "--run-id=x", flag, "--", "true")
 		if r := j.End(); r.Status != 2 || !strings.Contains(r.Stderr, want) {
 			t.Errorf("%s: status %d, %s, want %q", flag, r.Status, r.Stderr, want)
 		}

@@ -94,7 +94,9 @@ func TestNodesHangAuto(t *testing.T) {
 	for host := range 2 {
 		j.ends(j.agentOn(host), 5*time.Minute, 124)
 		text := j.agentOn(host).err.String()
-		for _, says := range []string{" (--hang-timeout auto: ", "rank 1 on node ", "has not come to all_reduce: it sleeps at exchange.py:"} {
+		for _, says := range []string{
+			" (--hang-timeout auto: ", "rank 1 on node ", "has not come to all_reduce: it sleeps at exchange.py:",
+		} {
 			if !strings.Contains(text, says) {
 				t.Errorf("host %d does not say %q:\n%s", host, says, text)
 			}

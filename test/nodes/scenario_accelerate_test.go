@@ -42,7 +42,8 @@ func TestScenarioAccelerateCPU(t *testing.T) {
 	j := newNodes(t, 2)
 	j.env = []string{"HF_HOME=" + t.TempDir()}
 	j.pods(func(host int) []string { return podLevel(host, 2) }, "sh", "-c", `exec muster accelerate launch --cpu --num_processes 4 `+
-		`--num_machines $WORLD_SIZE --machine_rank $RANK --main_process_ip $MASTER_ADDR --main_process_port $MASTER_PORT --no_python sh -c "$1"`, "sh", worldShows)
+		`--num_machines $WORLD_SIZE --machine_rank $RANK --main_process_ip $MASTER_ADDR --main_process_port $MASTER_PORT `+
+		`--no_python sh -c "$1"`, "sh", worldShows)
 	j.allEnd(0)
 	for rank := range 4 {
 		vars := j.shown(rank, 0)

@@ -42,7 +42,8 @@ func TestScenarioPyTorchJob(t *testing.T) {
 }
 
 // worldShows lets workers show themselves, and wait for all others of their round to do so.
-const worldShows = drive.ShowRank + `until [ "$(ls "$OUT" | grep -c "^[0-9]*[.]$MUSTER_ROUND\$")" = "$WORLD_SIZE" ]; do sleep 0.02; done` + "\n"
+const worldShows = drive.ShowRank +
+	`until [ "$(ls "$OUT" | grep -c "^[0-9]*[.]$MUSTER_ROUND\$")" = "$WORLD_SIZE" ]; do sleep 0.02; done` + "\n"
 
 // TestScenarioPyTorchJobTorchrun runs the pods' torchrun, whose flags are variables, and is restarted for exit codes
 // that operators take for the fault of the machine.

@@ -215,7 +215,8 @@ func shellInTerminal(t *testing.T, at desk, rank int) {
 			t.Fatal(err)
 		}
 		<-y.ended
-		testutil.Eventually(t, time.Minute, "the shell and what it runs have ended", func() bool { return !at.runs(mark) && !at.runs(mark+"0") })
+		testutil.Eventually(t, time.Minute, "the shell and what it runs have ended",
+			func() bool { return !at.runs(mark) && !at.runs(mark+"0") })
 	}
 }
 

@@ -25,8 +25,8 @@ func TestDebugMode(t *testing.T) {
 	t.Parallel()
 	logs := t.TempDir()
 	odd := "it's \"odd\" $HOME\n\\ \xff"
-	j := drive.Start(t, []string{"ODD=" + odd}, "run", "-n", "2", "--run-id", "dbg/1", "--debug-mode", "--log-dir", logs, "--env", "ODD", "--env",
-		"API_TOKEN=hunter2", "--", "sh", "-c", "echo $RANK")
+	j := drive.Start(t, []string{"ODD=" + odd}, "run", "-n", "2", "--run-id", "dbg/1", "--debug-mode", "--log-dir", logs,
+		"--env", "ODD", "--env", "API_TOKEN=hunter2", "--", "sh", "-c", "echo $RANK")
 	files := func() []string {
 		found, _ := filepath.Glob(filepath.Join(logs, "*", "attempt_0", "env", "rank*"))
 		return found

@@ -151,7 +151,8 @@ func TestSimulatedJobIsKnown(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			j := drive.Start(t, []string{"MUSTER_FAKE=" + spec}, "run", "--simulate-nodes", "2", "--nnodes", "2", "-n", "1", "--run-id", "played",
+			j := drive.Start(t, []string{"MUSTER_FAKE=" + spec},
+				"run", "--simulate-nodes", "2", "--nnodes", "2", "-n", "1", "--run-id", "played",
 				"--max-restarts", "0", "--", "sh", "-c", c.command)
 			if c.stop {
 				drive.UntilRanks(t, j.RuntimeDir, 2)
@@ -238,7 +239,8 @@ func TestShortJobIsKnown(t *testing.T) {
 				count := func(kind control.EventType, phase string) int {
 					return strings.Count(strings.Join(types, ",")+",", string(kind)+" "+phase+",")
 				}
-				if count(control.WorkerStarted, "") != 2 || count(control.WorkerExited, "") != 2 || count(control.PhaseChanged, "Failed") != 1 {
+				if count(control.WorkerStarted, "") != 2 || count(control.WorkerExited, "") != 2 ||
+					count(control.PhaseChanged, "Failed") != 1 {
 					t.Errorf("%s", strings.Join(types, "\n"))
 				}
 			}

@@ -75,7 +75,8 @@ func TestPause(t *testing.T) {
 	drive.Beside(t, j.RuntimeDir, "restart").Expect(t, 0) // the new command stays
 	testutil.Eventually(t, time.Minute, "the other command runs again", func() bool {
 		d, _ := drive.StatusOf(t, j.RuntimeDir)
-		return d.Generation == 5 && d.Name == other && strings.Contains(drive.Beside(t, j.RuntimeDir, "logs").Stdout, "other two words of 1")
+		return d.Generation == 5 && d.Name == other &&
+			strings.Contains(drive.Beside(t, j.RuntimeDir, "logs").Stdout, "other two words of 1")
 	})
 
 	drive.Beside(t, j.RuntimeDir, "pause").Expect(t, 0)
@@ -199,7 +200,8 @@ func TestPauseWorld(t *testing.T) {
 	drive.Beside(t, agents[2].RuntimeDir, "pause").Expect(t, 0)
 	all(report.PhasePaused, 1)
 	drive.Beside(t, agents[1].RuntimeDir, "pause").Expect(t, 2, "already")
-	drive.Beside(t, agents[1].RuntimeDir, "resume", "--", filepath.Join(t.TempDir(), "none.py")).Expect(t, 2, "stays paused: node ", "none.py")
+	drive.Beside(t, agents[1].RuntimeDir, "resume", "--", filepath.Join(t.TempDir(), "none.py")).
+		Expect(t, 2, "stays paused: node ", "none.py")
 	drive.Beside(t, agents[1].RuntimeDir, "resume").Expect(t, 0)
 	all(report.PhaseRunning, 2)
 	drive.Beside(t, agents[0].RuntimeDir, "pause").Expect(t, 0)

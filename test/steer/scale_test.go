@@ -164,7 +164,8 @@ func TestKillNode(t *testing.T) {
 func TestHostsScale(t *testing.T) {
 	t.Parallel()
 	j := drive.NewHostsJob(t, 2, func(_ string, cfg *testutil.SSHDConfig) { cfg.Env = append(cfg.Env, cfg.Host.Environ()...) })
-	r := j.Start("run", "--hosts", j.Names(), "--nnodes", "1:2", "--last-call", "2s", "--max-restarts", "9", "--", "sh", "-c", drive.UntilStopped)
+	r := j.Start("run", "--hosts", j.Names(), "--nnodes", "1:2", "--last-call", "2s", "--max-restarts", "9", "--",
+		"sh", "-c", drive.UntilStopped)
 	until := func(nodes int) {
 		t.Helper()
 		testutil.Eventually(t, time.Minute, fmt.Sprintf("the job has %d nodes", nodes), func() bool {

@@ -24,7 +24,8 @@ import (
 // TestSeeAndSteer sees a job on one node with muster ps and status, restarts it, and stops it.
 func TestSeeAndSteer(t *testing.T) {
 	t.Parallel()
-	j := drive.Start(t, nil, "run", "-n", "2", "--run-id", "train-7", "--max-restarts", "1", "--tee", "3", "--", "sh", "-c", drive.UntilStopped)
+	j := drive.Start(t, nil, "run", "-n", "2", "--run-id", "train-7", "--max-restarts", "1", "--tee", "3", "--",
+		"sh", "-c", drive.UntilStopped)
 	a := drive.UntilRanks(t, j.RuntimeDir, 2)
 	if a.RunID != "train-7" || a.WorldSize != 2 || a.Muster.Role != control.Agent || a.Muster.PID != j.Process.Pid || a.StartTime == nil {
 		t.Errorf("%+v", a)
@@ -236,7 +237,8 @@ func TestSeeLauncher(t *testing.T) {
 				t.Errorf("%+v", a)
 			}
 			var list []show.Job
-			if got := drive.Beside(t, j.RuntimeDir, "ps", "-o", "json"); json.Unmarshal([]byte(got.Stdout), &list) != nil || len(list) != 1 {
+			got := drive.Beside(t, j.RuntimeDir, "ps", "-o", "json")
+			if json.Unmarshal([]byte(got.Stdout), &list) != nil || len(list) != 1 {
 				t.Errorf("%s", got.Stdout)
 			}
 			if c.role != control.Driver {
@@ -332,8 +334,8 @@ func TestStopInEachPhase(t *testing.T) {
 func TestExecAnyRank(t *testing.T) {
 	t.Parallel()
 	odd := "it's \"odd\" \n\\ \xff"
-	j := drive.Start(t, []string{"ODD=" + odd}, "run", "-n", "2", "--run-id", "it", "--env", "ODD", "--fail-policy", "all", "--", "sh", "-c",
-		`test $RANK = 1 && exit 5; `+drive.UntilStopped)
+	j := drive.Start(t, []string{"ODD=" + odd}, "run", "-n", "2", "--run-id", "it", "--env", "ODD", "--fail-policy", "all",
+		"--", "sh", "-c", `test $RANK = 1 && exit 5; `+drive.UntilStopped)
 	testutil.Eventually(t, time.Minute, "rank 1 has ended", func() bool {
 		a, _ := drive.StatusOf(t, j.RuntimeDir)
 		return len(a.Ranks) == 2 && a.Ranks[0].Phase == report.PhaseRunning && a.Ranks[1].Phase == report.PhaseFailed &&
@@ -347,8 +349,8 @@ func TestExecAnyRank(t *testing.T) {
 	if want := "0/2 " + here + " " + odd; got.Status != 0 || got.Stdout != want {
 		t.Errorf("status %d: %q, want %q\n%s", got.Status, got.Stdout, want, got.Stderr)
 	}
-	drive.Beside(t, j.RuntimeDir, "exec", "--rank", "0", "--dir", filepath.Join(j.RuntimeDir, "muster", "job-it"), "--", "sh", "-c", "exit 9").
-		Expect(t, 9)
+	drive.Beside(t, j.RuntimeDir, "exec", "--rank", "0", "--dir", filepath.Join(j.RuntimeDir, "muster", "job-it"),
+		"--", "sh", "-c", "exit 9").Expect(t, 9)
 	drive.Beside(t, j.RuntimeDir, "exec", "--rank", "1", "--", "true").Expect(t, 2, "rank 1 of job it has ended")
 	drive.Beside(t, j.RuntimeDir, "exec", "--rank", "7", "--", "true").Expect(t, 2, "job it has no rank 7")
 	drive.Beside(t, j.RuntimeDir, "exec", "--rank", "0", "--run-id", "other", "--", "true").Expect(t, 2, `matches "other"`)

@@ -69,7 +69,8 @@ func TestSidecar(t *testing.T) {
 	if _ = resp.Body.Close(); err != nil || !strings.Contains(string(text), `"SidecarStarted"`) {
 		t.Errorf("the sidecar answers %v %q", err, text)
 	}
-	drive.Beside(t, j.RuntimeDir, "status").Expect(t, 0, "sidecar 0 on ", ": Running, process ", "port "+port+" takes connections, 0 restarts")
+	drive.Beside(t, j.RuntimeDir, "status").Expect(t, 0, "sidecar 0 on ", ": Running, process ",
+		"port "+port+" takes connections, 0 restarts")
 
 	// One that is held takes no connections; one that is killed starts again, the other stays.
 	if err := unix.Kill(first[0].PID, unix.SIGSTOP); err != nil {
@@ -89,7 +90,8 @@ func TestSidecar(t *testing.T) {
 	}
 	drive.Beside(t, j.RuntimeDir, "pause").Expect(t, 0)
 	drive.UntilPhase(t, j.RuntimeDir, report.PhasePaused)
-	if a, _ := drive.StatusOf(t, j.RuntimeDir); !healthy(a.Sidecars) || a.Sidecars[0].PID != second[0].PID || a.Sidecars[1].PID != second[1].PID {
+	if a, _ := drive.StatusOf(t, j.RuntimeDir); !healthy(a.Sidecars) || a.Sidecars[0].PID != second[0].PID ||
+		a.Sidecars[1].PID != second[1].PID {
 		t.Errorf("in the pause: %+v", a.Sidecars)
 	}
 	drive.Beside(t, j.RuntimeDir, "resume").Expect(t, 0)

@@ -232,7 +232,8 @@ func TestWarmLearnsSlowly(t *testing.T) {
 	j := drive.StartWarm(t, dir, environ, "--warm", "auto", "--max-restarts", "1")
 	testutil.Eventually(t, time.Minute, "both workers run", func() bool { return strings.Count(j.Out.String(), "attempt 0") == 2 })
 	touch(t, filepath.Join(dir, "slow"))
-	testutil.Eventually(t, time.Minute, "another template is being made", func() bool { return len(templates(t, j)) == 4 }) // and two spares
+	testutil.Eventually(t, time.Minute, "another template is being made", // and two spares
+		func() bool { return len(templates(t, j)) == 4 })
 	time.Sleep(time.Second)
 	if err := os.WriteFile(filepath.Join(dir, "script.py"),
 		[]byte("import os\nprint('attempt', os.environ['TORCHELASTIC_RESTART_COUNT'], 'anew')\n"), 0o600); err != nil {

@@ -174,7 +174,8 @@ func TestWarmKilledWhileImporting(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	drive.WantWarm(t, j.End(), 0, 2, "rank 1 here", "import slow", "ended the process: it was killed by SIGKILL", "made without this module")
+	drive.WantWarm(t, j.End(), 0, 2, "rank 1 here", "import slow", "ended the process: it was killed by SIGKILL",
+		"made without this module")
 	j.NothingLeft(dir)
 }
 
@@ -281,8 +282,9 @@ func TestWarmChanged(t *testing.T) {
 	})
 	t.Run("module", func(t *testing.T) {
 		t.Parallel()
-		dir := drive.WarmDir(t, "mod.py", "value = 'old'\n", "script.py", "import os, sys, time\nimport mod\nprint(mod.value, flush=True)\n"+
-			change("mod.py", "value = 'anew'\n")+"if mod.value == 'old': time.sleep(600)\n")
+		dir := drive.WarmDir(t, "mod.py", "value = 'old'\n",
+			"script.py", "import os, sys, time\nimport mod\nprint(mod.value, flush=True)\n"+
+				change("mod.py", "value = 'anew'\n")+"if mod.value == 'old': time.sleep(600)\n")
 		drive.WantWarm(t, drive.StartWarm(t, dir, nil, "--warm", "mod", "--max-restarts", "1").End(), 0, 4, "] anew",
 			"making the template of warm starts anew", "mod.py")
 	})
