@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -109,9 +111,15 @@ func (r *reachedHosts) kill(ctx context.Context, request control.Request) (strin
 	if _, err := launcher.Do(ctx, request); err != nil {
 		return "", err
 	}
-	next := r.now
+	next, text, _ := r.withoutLocked(i)
+	return text, r.changeLocked(next)
+}
+
+// withoutLocked is what follows where a host is lost, in words too. replaced says that another one takes its place.
+func (r *reachedHosts) withoutLocked(i int) (next reachedState, text string, replaced bool) {
+	next = r.now
 	next.hosts = slices.Delete(slices.Clone(r.now.hosts), i, i+1)
-	text := hostNames([]job.ReachedHost{lost}) + " is lost"
+	text = hostNames(r.now.hosts[i:i+1]) + " is lost"
 	switch limit := r.rules.Limit; {
 	case !r.rules.Replace:
 		text += ", and is not replaced: its restart policy is for other failures"
@@ -120,13 +128,66 @@ func (r *reachedHosts) kill(ctx context.Context, request control.Request) (strin
 	default:
 		h, err := next.come(r.rules)
 		if err != nil {
-			text += ", and is not replaced: " + err.Error()
-			break
+			return next, text + ", and is not replaced: " + err.Error(), false
 		}
 		next.replaced++
-		text += ", and " + hostNames([]job.ReachedHost{h}) + " takes its place"
+		return next, text + ", and " + hostNames([]job.ReachedHost{h}) + " takes its place", true
 	}
-	return text, r.changeLocked(next)
+	return next, text, false
+}
+
+// lostEvery is how often the launcher's word of lost hosts is looked for.
+const lostEvery = time.Second
+
+// watch has other hosts take the places of those that the launcher has lost, until closed.
+func (r *reachedHosts) watch(closed <-chan struct{}) {
+	if r == nil {
+		return
+	}
+	tick := time.NewTicker(lostEvery)
+	defer tick.Stop()
+	for seen := 0; ; {
+		select {
+		case <-closed:
+			return
+		case <-tick.C:
+		}
+		seen = r.lookForLost(seen)
+	}
+}
+
+// lookForLost replaces the hosts that the launcher has lost since so many of them were seen, and returns how many there
+// are now.
+func (r *reachedHosts) lookForLost(seen int) int {
+	text, err := os.ReadFile(filepath.Join(r.runDir, job.PodDir, job.LostFile))
+	if err != nil {
+		return seen // none yet
+	}
+	lines := strings.SplitAfter(string(text), "\n")
+	lines = lines[:len(lines)-1] // the last one is not complete
+	for _, line := range lines[min(seen, len(lines)):] {
+		r.lost(strings.TrimSuffix(line, "\n"))
+	}
+	return max(seen, len(lines))
+}
+
+// lost replaces a host that is lost by itself. Where nothing takes its place it stays named: its machine may come back,
+// and Horovod tries it again.
+func (r *reachedHosts) lost(host string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := slices.IndexFunc(r.now.hosts, func(h job.ReachedHost) bool { return h.Host == host })
+	if i < 0 {
+		return // kill-node has said what follows, or it was taken away
+	}
+	next, text, replaced := r.withoutLocked(i)
+	if replaced {
+		if err := r.changeLocked(next); err != nil {
+			r.log.Error().Err(err).Str("node", host).Msg("a lost host is not replaced")
+			return
+		}
+	}
+	r.log.Warn().Msg(text)
 }
 
 // come adds the next host that can come.

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -71,5 +72,39 @@ func TestReachedHosts(t *testing.T) {
 	}
 	if newReachedHosts(nil, dir, zerolog.Nop()) != nil {
 		t.Error("a job without a launcher has hosts")
+	}
+}
+
+// TestReachedHostsLost: hosts that the launcher says are lost are replaced once, as often as the file allows; others stay
+// named, as one that has been taken away does not come back.
+func TestReachedHostsLost(t *testing.T) {
+	t.Parallel()
+	rules := job.ReachedHosts{
+		Hosts:  []job.ReachedHost{{Host: "a", Name: "j-t-0", Slots: 1}, {Host: "b", Name: "j-t-1", Slots: 1}},
+		Prefix: "j-t-", Slots: 1, Min: 2, Max: 2, Spare: []string{"c", "d"}, Replace: true, Limit: 1,
+	}
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, job.PodDir), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	r := newReachedHosts(&rules, dir, zerolog.New(&log))
+	seen := r.lookForLost(0)
+	for _, step := range []struct{ text, file, says string }{
+		{"elsewhere\nb", "", ""}, // and half of a line
+		{"elsewhere\nb\n", "a slots=1\nc slots=1\n", "j-t-1 (b) is lost, and j-t-2 (c) takes its place"},
+		{"elsewhere\nb\nb\na\n", "a slots=1\nc slots=1\n", "j-t-0 (a) is lost, and is not replaced: the limit of 1 is reached"},
+	} {
+		log.Reset()
+		if err := os.WriteFile(filepath.Join(dir, job.PodDir, job.LostFile), []byte(step.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		seen = r.lookForLost(seen)
+		if text, _ := os.ReadFile(filepath.Join(dir, job.PodDir, job.ReachedFile)); string(text) != step.file {
+			t.Errorf("%q: the hostfile has %q, want %q", step.text, text, step.file)
+		}
+		if said := log.String(); !strings.Contains(said, step.says) || step.says == "" && said != "" {
+			t.Errorf("%q: %s", step.text, said)
+		}
 	}
 }

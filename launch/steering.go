@@ -179,6 +179,7 @@ func OpenSteering(ctx context.Context, p *plan.Plan, part bool, token []byte, lo
 	s.openSpans() //nolint:contextcheck // Close ends it
 	s.look.Go(s.traffic.Start)
 	s.look.Go(s.watchSections)
+	s.look.Go(func() { s.reached.watch(s.closed) })
 	s.look.Go(func() { s.devices.run(s.closed) }) //nolint:contextcheck // Close ends it
 	if part || !p.Job.Alone() {
 		s.look.Go(func() { WatchUsage(s.closed, s.unseenWorker, s.noteUsage) })

@@ -25,7 +25,7 @@ func Launched(req dialect.Request) (manifest.Launched, error) {
 	at := "the command of " + first.Pod.Name
 	for _, l := range file.Lines {
 		if strings.HasSuffix(l.Path, ".command") {
-			at = l.Source + ": " + l.Path
+			at = l.Place() + ": " + l.Path
 			break
 		}
 	}

@@ -193,9 +193,17 @@ func (f *jobFile) launcherHosts(r *Request, inv Invocation, words *ownWords, wro
 	for _, h := range list {
 		f.hosts = append(f.hosts, h.Name)
 	}
-	if n := len(f.file.Pods); list != nil && (len(list) < n || len(list) > f.file.MostHosts() && len(list) != n) {
+	n, most := len(f.file.Pods), f.file.MostHosts()
+	if list != nil && (len(list) < n || most >= 0 && len(list) > max(n, most)) {
+		hint := "name as many hosts, or change the number by --set"
+		switch {
+		case most < 0:
+			hint = fmt.Sprintf("name %d hosts, and spare ones behind them", n)
+		case most > n:
+			hint = fmt.Sprintf("name %d hosts, or up to %d with spare ones behind them", n, most)
+		}
 		wrong.add(errhint.With(fmt.Errorf("cannot use %s with %d nodes in %s (%s)", from.written(), n, f.path,
-			f.file.Pods[0].Source), "name as many hosts, or change the number by --set"))
+			f.file.Pods[0].Source), hint))
 	}
 	for _, word := range []*value{&words.Hosts, &words.Hostfile, &words.Include, &words.Exclude} {
 		word.forget()

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"muster/cmd/dialect"
+	"muster/internal/errhint"
 	"muster/launch/job"
 )
 
@@ -136,12 +137,21 @@ func TestJobFileReached(t *testing.T) {
 		len(req.Job.Hosts.Nodes) != 0 {
 		t.Errorf("%v %+v", err, req.Job.Reached)
 	}
-	for _, args := range [][]string{
-		{"--hosts", "a,b"}, {"--hosts", "a,b,c,d,e,f"}, {"--hosts", "a,b,c,d", "--set", "spec.faultTolerant=false"},
+	const never, fixed = "spec.replicaSpecs.trainer.restartPolicy=Never", "spec.faultTolerant=false"
+	for args, want := range map[string]string{
+		"--hosts a,b":                                        "name 3 hosts, or up to 105 with spare ones behind them",
+		"--hosts a,b,c,d,e,f":                                "",
+		"--hosts a,b,c,d,e,f --set " + never:                 "name 3 hosts, or up to 5 with spare ones behind them",
+		"--hosts a,b,c,d --set " + fixed:                     "",
+		"--hosts a,b,c,d --set " + never + " --set " + fixed: "name as many hosts, or change the number by --set",
+		"--hosts a,b,c,d,e --set " + fixed + " --set spec.replicaSpecs.trainer.restartLimit=1": "up to 4 with spare ones",
 	} {
-		_, err := readJob(nil, append([]string{"-f", "aitrainingjob.yaml"}, args...)...)
-		if err == nil || !strings.Contains(err.Error(), "with 3 nodes") {
+		req, err := readJob(nil, append([]string{"-f", "aitrainingjob.yaml"}, strings.Fields(args)...)...)
+		switch {
+		case want == "" && (err != nil || len(req.Job.Reached.Spare) == 0):
 			t.Errorf("%q: %v", args, err)
+		case want != "" && (err == nil || !strings.Contains(err.Error(), "with 3 nodes") || !strings.Contains(errhint.Of(err), want)):
+			t.Errorf("%q: %v, %s", args, err, errhint.Of(err))
 		}
 	}
 }

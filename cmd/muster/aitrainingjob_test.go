@@ -5,7 +5,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -50,8 +52,33 @@ func hostsOf(sizes map[string]int, size int) (hosts []string) {
 	return hosts
 }
 
-// TestAITrainingJobHorovod trains with real Horovod: a host is lost, and one with another name takes its place;
-// hosts are added and taken away, and a second loss is beyond the limit.
+// loseHost kills the agent of a host, the parent of its workers, as if its machine were lost.
+func loseHost(t *testing.T, runtimeDir, id, host string) {
+	t.Helper()
+	answer, _ := drive.StatusOf(t, runtimeDir, id)
+	for _, r := range answer.Status.Ranks {
+		if r.Node != host {
+			continue
+		}
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.PID))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+		parent, err := strconv.Atoi(fields[1])
+		if err == nil {
+			err = syscall.Kill(parent, syscall.SIGKILL)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	t.Fatalf("no worker is on %s: %+v", host, answer.Status.Ranks)
+}
+
+// TestAITrainingJobHorovod trains with real Horovod: a host is lost, and one with another name takes its place, also where
+// nobody has asked for that; hosts are added and taken away, and a third loss is beyond the limit.
 func TestAITrainingJobHorovod(t *testing.T) {
 	if !drive.Soak() {
 		t.Skip("MUSTER_SOAK=1 runs it")
@@ -62,7 +89,7 @@ func TestAITrainingJobHorovod(t *testing.T) {
 	script := "export HOROVOD_GLOO_TIMEOUT_SECONDS=30 && horovodrun -np 2 --min-np=1 --max-np=5 --host-discovery-script " +
 		"/etc/edl/discover_hosts.sh " + python + " -W ignore " + drive.HorovodWorker(t, "elastic_worker.py") + " " + dir
 	j := drive.Start(t, nil, "run", "-f",
-		writeJob(t, fmt.Sprintf(edl, "", script, 2, "failPolicy: None\n      restartPolicy: OnNodeFail\n      restartLimit: 1")))
+		writeJob(t, fmt.Sprintf(edl, "", script, 2, "failPolicy: None\n      restartPolicy: OnNodeFail\n      restartLimit: 2")))
 	train := func(hosts ...string) {
 		t.Helper()
 		testutil.Eventually(t, 3*time.Minute, fmt.Sprintf("%s train together", hosts), func() bool {
@@ -83,7 +110,12 @@ func TestAITrainingJobHorovod(t *testing.T) {
 	drive.Beside(t, j.RuntimeDir, "kill-node", "edl-trainer-1", "edl").Expect(t, 0,
 		"edl-trainer-1 (127.0.0.2) is lost, and edl-trainer-3 (127.0.0.4) takes its place")
 	train("127.0.0.1", "127.0.0.3", "127.0.0.4")
-	drive.Beside(t, j.RuntimeDir, "kill-node", "127.0.0.4", "edl").Expect(t, 0, "is not replaced: the limit of 1 is reached")
+	loseHost(t, j.RuntimeDir, "edl-hosts", "127.0.0.4")
+	train("127.0.0.1", "127.0.0.3", "127.0.0.5")
+	if said := j.Err.String(); !strings.Contains(said, "edl-trainer-3 (127.0.0.4) is lost, and edl-trainer-4 (127.0.0.5) takes its place") {
+		t.Errorf("nobody has said what took the place of a lost host:\n%s", said)
+	}
+	drive.Beside(t, j.RuntimeDir, "kill-node", "127.0.0.5", "edl").Expect(t, 0, "is not replaced: the limit of 2 is reached")
 	train("127.0.0.1", "127.0.0.3")
 	drive.Beside(t, j.RuntimeDir, "scale", "1", "edl").Expect(t, 0, "no more edl-trainer-2 (127.0.0.3)")
 	train("127.0.0.1")

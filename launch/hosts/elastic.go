@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -345,13 +347,31 @@ func (j *elasticJob) host(name string) *elasticHost {
 		h.err = j.reach(h, name)
 		close(h.ready)
 		if h.err == nil {
-			h.fleet.Run(j.reaching)
+			if o := h.fleet.Run(j.reaching); len(o.Unclean) > 0 && j.reaching.Err() == nil {
+				j.tellLost(name)
+			}
 		}
 		h.fleet.Close()
 		h.gone()
 		j.forget(name, h)
 	}()
 	return h
+}
+
+// tellLost tells the job whose command this launcher is that a host is lost, where it can have others take its place.
+func (j *elasticJob) tellLost(name string) {
+	dir := job.RunDirIn(j.launcher.config.Environ)
+	if dir == "" || variable(j.launcher.config.Environ, job.ReachedVariable) == "" {
+		return
+	}
+	f, err := os.OpenFile(filepath.Join(dir, job.PodDir, job.LostFile), os.O_APPEND|os.O_CREATE|os.O_WRONLY|syscall.O_NOFOLLOW, 0o600)
+	if err == nil {
+		_, err = f.WriteString(name + "\n")
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		j.launcher.config.Log.Warn().Err(err).Str("node", name).Msg("the job was not told of a host that is lost: nothing takes its place")
+	}
 }
 
 // forget has the driver listen no more to a host that is gone, unless it has come back meanwhile.

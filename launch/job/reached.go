@@ -32,6 +32,9 @@ type ReachedHost struct {
 // ReachedFile is the name of the hostfile in PodDir.
 const ReachedFile = "hostfile"
 
+// LostFile is the name of the file in PodDir to which the launcher adds a line for each host that it has lost.
+const LostFile = "lost-hosts"
+
 // ReachedVariable tells the launcher's own muster which name it has towards other commands.
 const ReachedVariable = "MUSTER_REACHED_ID"
 

@@ -11,6 +11,8 @@ package jobfile
 
 import (
 	"errors"
+	"strconv"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 
@@ -79,6 +81,14 @@ type Line struct {
 	State State  `json:"state"`
 	// As says what muster makes of it, or why it leaves it.
 	As string `json:"as"`
+}
+
+// Place is Source with the column.
+func (l Line) Place() string {
+	if l.node == nil || strings.HasPrefix(l.Source, "--set ") {
+		return l.Source
+	}
+	return l.Source + ":" + strconv.Itoa(l.node.Column)
 }
 
 // Decode decodes what stands there, as yaml.Unmarshal does.

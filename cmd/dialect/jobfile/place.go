@@ -63,12 +63,19 @@ func (f *File) reachedHosts(at Places) (hosts []job.ReachedHost) {
 	return hosts
 }
 
-// MostHosts is how many hosts the launcher may have at once, no fewer than pods.
+// MostHosts is how many hosts may be named for the launcher, no fewer than pods: as many as it may have at once, and
+// those that may take the places of others. Negative: any number.
 func (f *File) MostHosts() int {
-	if f.reached == nil {
+	switch r := f.reached; {
+	case r == nil:
 		return len(f.Pods)
+	case !r.Replace:
+		return r.Max
+	case r.Limit < 0:
+		return -1
+	default:
+		return r.Max + r.Limit
 	}
-	return f.reached.Max
 }
 
 // Port is where the pods meet in the cluster.

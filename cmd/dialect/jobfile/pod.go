@@ -305,7 +305,7 @@ func (v value) reference(x variable, t *template) {
 					fmt.Sprintf("a start needs --secrets DIR with %s, or --env %s", path.Join(name, key), x.Name))
 			default:
 				ref.refuse(fmt.Sprintf("give --secrets DIR with a file %s, or --env %s=…", path.Join(name, key), x.Name),
-					"the variable %s comes from the %s %s, which is not here", x.Name, kind, name)
+					"the variable %s comes from the %s %s, which %s", x.Name, kind, name, v.r.lacks(kind, name))
 			}
 		}
 	}

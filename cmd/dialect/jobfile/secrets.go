@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 
@@ -109,4 +110,21 @@ func (r *reader) keys(kind, name string) (list []string, found bool, err error) 
 	}
 	slices.Sort(list)
 	return list, true, err
+}
+
+// lacks says why a key of a Secret or a ConfigMap was not found.
+func (r *reader) lacks(kind, name string) string {
+	list, found, err := r.keys(kind, name)
+	switch {
+	case err == nil && found && len(list) > 0:
+		return "has no such key: it has " + strings.Join(list, ", ")
+	case err == nil && found:
+		return "has no key"
+	}
+	if r.Secrets != "" && r.ReadDir != nil {
+		if _, err := r.ReadDir(r.Secrets); err != nil {
+			return fmt.Sprintf("is not here: cannot read --secrets %s: %v", r.Secrets, err)
+		}
+	}
+	return "is not here"
 }
