@@ -1,0 +1,190 @@
+package jobfile_test
+
+import (
+	"io/fs"
+	"regexp"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"muster/cmd/dialect/jobfile"
+	"muster/internal/errhint"
+)
+
+// part is a place in a document of YAML: keys, and indices of lists.
+type part = any
+
+// refusedKind is where a kind's file has what its mistakes are about.
+type refusedKind struct {
+	name                         string
+	replicas, env, limits, bound []part
+	// wrong is a value of bound with which the least number is above the most; says is what is said then.
+	wrong any
+	says  string
+}
+
+// at returns the value at a place of a decoded file, with the function that changes it.
+func at(t *testing.T, x any, place []part) (value any, set func(any)) {
+	t.Helper()
+	for _, p := range place {
+		value = nil
+		switch p := p.(type) {
+		case string:
+			m, is := x.(map[string]any)
+			if !is {
+				t.Fatalf("no map has %q of %v", p, place)
+			}
+			if m[p] == nil && p != place[len(place)-1] {
+				m[p] = map[string]any{}
+			}
+			value, set = m[p], func(v any) { m[p] = v }
+		case int:
+			l, is := x.([]any)
+			if !is || p >= len(l) {
+				t.Fatalf("no list has item %d of %v", p, place)
+			}
+			value, set = l[p], func(v any) { l[p] = v }
+		}
+		x = value
+	}
+	return value, set
+}
+
+// changed is a kind's file with something else at a place.
+func changed(t *testing.T, kind string, place []part, to func(old any) any) string {
+	t.Helper()
+	var all strings.Builder
+	for i, text := range strings.Split(file(t, kind), "\n---\n") {
+		var doc map[string]any
+		if err := yaml.Unmarshal([]byte(text), &doc); err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			old, set := at(t, doc, place)
+			set(to(old))
+		} else {
+			all.WriteString("---\n")
+		}
+		out, err := yaml.Marshal(doc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Write(out)
+	}
+	return all.String()
+}
+
+// TestKindsRefuse: the same mistakes in the file of each kind are refused with line and column, and with what to do.
+func TestKindsRefuse(t *testing.T) {
+	t.Parallel()
+	container := func(before ...part) []part { return append(before, "template", "spec", "containers", 0) }
+	of := func(place []part, more ...part) []part { return append(append([]part{}, place...), more...) }
+	worker := append(container("spec", "pytorchReplicaSpecs", "Worker")[:6], 1) // behind a sidecar
+	elastic := container("spec", "replicaSpecs", "worker")
+	node := container("spec", "replicaSpecs", 0)
+	mpi := container("spec", "mpiReplicaSpecs", "Worker")
+	trainer := container("spec", "replicaSpecs", "trainer")
+	indexed := container("spec")
+	set := container("spec", "replicatedJobs", 0, "template", "spec")
+	colossal := container("spec", "worker")
+	located := regexp.MustCompile(`job\.yaml:[0-9]+:[0-9]+: `)
+	for _, k := range []refusedKind{
+		{"pytorchjob", of(worker[:3], "replicas"), of(worker, "env"), of(worker, "resources", "limits"), nil, nil, ""},
+		{
+			"elasticjob", of(elastic[:3], "replicas"), of(elastic, "env"), of(elastic, "resources", "limits"),
+			of(elastic[:3], "replicas"), 1, "2 nodes would be waited for, and the job has 1",
+		},
+		{
+			"pytorchtrainingjob", of(node[:3], "replicas"), of(node, "env"), of(node, "resources", "limits"),
+			[]part{"spec", "torchrunConfig", "minNodes"},
+			9, "the least number of nodes, 9, is greater than that of all replicas, 2",
+		},
+		{"mpijob", of(mpi[:3], "replicas"), of(mpi, "env"), of(mpi, "resources", "limits"), nil, nil, ""},
+		{
+			"trainjob",
+			[]part{"spec", "trainer", "numNodes"},
+			[]part{"spec", "trainer", "env"},
+			[]part{"spec", "trainer", "resourcesPerNode", "limits"},
+			nil, nil, "",
+		},
+		{
+			"job",
+			[]part{"spec", "parallelism"},
+			of(indexed, "env"), of(indexed, "resources", "limits"),
+			[]part{"spec", "completions"},
+			1,
+			"2 pods would train at first, and 1 in all",
+		},
+		{
+			"aitrainingjob", of(trainer[:3], "replicas"), of(trainer, "env"), of(trainer, "resources", "limits"),
+			of(trainer[:3], "minReplicas"), 9, "the least number of replicas, 9, is greater than the most, 5",
+		},
+		{
+			"jobset", of(set[:5], "parallelism"), of(set, "env"), of(set, "resources", "limits"), of(set[:5], "completions"), 1,
+			"2 pods would train at first, and 1 in all",
+		},
+		{
+			"colossalaijob",
+			[]part{"spec", "worker", "replicas"},
+			[]part{"spec", "launcher", "env"},
+			of(colossal, "resources", "limits"),
+			nil, nil, "",
+		},
+	} {
+		refused := func(what, text, says, hint string, change func(*jobfile.Options)) {
+			t.Helper()
+			_, err := read(text, change)
+			if err == nil || !strings.Contains(err.Error(), says) || !located.MatchString(err.Error()) ||
+				!strings.Contains(errhint.Of(err), hint) {
+				t.Errorf("%s, %s: %v (%s)\n%s", k.name, what, err, errhint.Of(err), text)
+			}
+		}
+		to := func(v any) func(any) any { return func(any) any { return v } }
+		text := file(t, k.name)
+		refused("a tab", strings.Replace(text, "\nspec:\n", "\nspec:\n\tx: 1\n", 1), "a tab stands in the indentation", "", nil)
+		refused("a key twice", strings.Replace(text, "\nspec:\n", "\nmetadata: {name: again}\nspec:\n", 1),
+			"metadata stands there twice", "", nil)
+		refused("a word", changed(t, k.name, k.replicas, to("two")), "give a whole number from 0", "", nil)
+		refused("no replica", changed(t, k.name, k.replicas, to(0)), "give a number from 1", "", nil)
+		if k.bound != nil {
+			refused("min above max", changed(t, k.name, k.bound, to(k.wrong)), k.says, "", nil)
+		}
+		for name, amount := range map[string]any{"cpu": "5x", "memory": "16Gib", "nvidia.com/gpu": -1, "ephemeral-storage": []any{1}} {
+			refused(name, changed(t, k.name, k.limits, func(old any) any {
+				limits, _ := old.(map[string]any)
+				if limits == nil {
+					limits = map[string]any{}
+				}
+				limits[name] = amount
+				return limits
+			}), name+": give an amount such as 8, 500m or 16Gi", "", nil)
+		}
+		secret := changed(t, k.name, k.env, func(old any) any {
+			list, _ := old.([]any)
+			return append(list, map[string]any{
+				"name": "TOKEN", "valueFrom": map[string]any{"secretKeyRef": map[string]any{"name": "keys", "key": "hub"}},
+			})
+		})
+		const hint = "give --secrets DIR with a file keys/hub, or --env TOKEN=…"
+		refused("no --secrets", secret, "comes from the Secret keys, which is not here", hint, nil)
+		for dir, says := range map[string]string{
+			"gone": "which is not here: cannot read --secrets gone: file does not exist", "empty": "which is not here",
+			"other": "which has no such key: it has a, b",
+		} {
+			refused("--secrets "+dir, secret, says, hint, func(o *jobfile.Options) {
+				o.Secrets = dir
+				o.ReadFile = func(string) ([]byte, error) { return nil, fs.ErrNotExist }
+				o.ReadDir = func(name string) ([]string, error) {
+					switch name {
+					case "empty", "other":
+						return nil, nil
+					case "other/keys":
+						return []string{"a", "b"}, nil
+					}
+					return nil, fs.ErrNotExist
+				}
+			})
+		}
+	}
+}
