@@ -172,10 +172,17 @@ func (f *jobFile) words(words *ownWords, wrong *problems) {
 		}
 	}
 	if f.file.Launcher == nil {
-		fromFile.NNodes.say(strconv.Itoa(len(nodes)), source)
+		count := strconv.Itoa(len(nodes))
+		if least := f.file.Least(); least < len(nodes) {
+			count = strconv.Itoa(least) + ":" + count
+		}
+		fromFile.NNodes.say(count, source)
 	}
 	if f.here && len(nodes) > 1 {
 		fromFile.Hosts.say(strings.Join(f.hosts, ","), source)
+	}
+	if f.file.Launcher != nil || f.here && len(nodes) == 1 {
+		fromFile.StartTimeout.forget() // of hosts, which the job itself has not
 	}
 	for _, s := range settings() {
 		if word, here := s.of(fromFile), s.of(words); word.given && !here.given {

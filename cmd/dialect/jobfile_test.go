@@ -155,3 +155,17 @@ func TestJobFileReached(t *testing.T) {
 		}
 	}
 }
+
+// A file's PodGroup says how long hosts are waited for that cannot be reached, and a launcher in the file is told.
+func TestJobFileScheduleTimeout(t *testing.T) {
+	t.Parallel()
+	req, err := readJob(nil, "-f", "elasticjob.yaml", "--hosts", "a,b")
+	from := req.Job.Sources["start-timeout"].String()
+	if h := req.Job.Hosts.StartTimeout; err != nil || h.Seconds() != 120 || from != "config elasticjob.yaml:39" {
+		t.Errorf("%v %v %v", h, from, err)
+	}
+	if req, err = readJob(nil, "-f", "elasticjob.yaml", "--hosts", "a,b", "--start-timeout", "9s"); err != nil ||
+		req.Job.Hosts.StartTimeout.Seconds() != 9 {
+		t.Errorf("%v %v", req.Job.Hosts.StartTimeout, err)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -199,6 +200,56 @@ spec:
 		},
 	},
 	{
+		"JobSet of torchrun", `apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata: {name: kinds}
+spec:
+  failurePolicy: {maxRestarts: 0}
+  network: {enableDNSHostnames: true}
+  replicatedJobs:
+    - name: workers
+      template:
+        spec:
+          parallelism: 2
+          completions: 2
+          completionMode: Indexed
+          template:
+            spec:
+              containers:
+                - command: [/bin/bash, -c]
+                  args:
+                    - >-
+                      exec torchrun --nnodes=2 --nproc-per-node=1 --node-rank=$JOB_COMPLETION_INDEX
+                      --master-addr=kinds-workers-0-0.kinds --master-port=PORT --no-python sh WORKER
+`, map[string][]string{"limit": {"spec.failurePolicy.maxRestarts=1"}},
+	},
+	{
+		"AITrainingJob of torchrun", `apiVersion: kongming.cce.baiudbce.com/v1
+kind: AITrainingJob
+metadata: {name: kinds}
+spec:
+  replicaSpecs:
+    trainer:
+      replicas: 2
+      template:
+        spec:
+          containers:
+            - name: aitj-0
+              command:
+                - torchrun
+                - --nnodes=2
+                - --nproc-per-node=1
+                - --node-rank=$(TRAININGJOB_REPLICA_INDEX)
+                - --master-addr=kinds-trainer-0
+                - --master-port=PORT
+                - --no-python
+                - sh
+                - WORKER
+`, map[string][]string{
+			"limit": {"spec.replicaSpecs.trainer.restartPolicy=OnFailure", "spec.replicaSpecs.trainer.restartLimit=1"},
+		},
+	},
+	{
 		"Job", `apiVersion: batch/v1
 kind: Job
 metadata: {name: kinds}
@@ -327,9 +378,7 @@ func TestJobFileScenarios(t *testing.T) {
 	for _, k := range scenarioKinds {
 		for _, s := range scenarios {
 			rules, has := k.rules[s.name]
-			// The torchrun inside of a TrainJob meets again at the port that it had before the pause, which others may have taken.
-			atOldPort := k.name == "TrainJob" && s.name == "pause"
-			if s.ruled && !has || (s.soak || atOldPort) && !drive.Soak() {
+			if s.ruled && !has || s.soak && !drive.Soak() {
 				continue
 			}
 			t.Run(k.name+" "+s.name, func(t *testing.T) {
@@ -345,7 +394,11 @@ func TestJobFileScenarios(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				put := strings.NewReplacer("WORKER", worker, "DEBUG", filepath.Join(dir, "debug"), "PORT", drive.FreePort(t)).Replace
+				port, err := unusedPort() // which stays so while the job is paused
+				if err != nil {
+					t.Fatal(err)
+				}
+				put := strings.NewReplacer("WORKER", worker, "DEBUG", filepath.Join(dir, "debug"), "PORT", strconv.Itoa(port)).Replace
 				args := []string{"run", "-f", writeJob(t, put(k.text)), "--grace", "5s"}
 				if s.name == "debug" && rules == nil {
 					args = append(args, put("--debug-mode=sh DEBUG"))
@@ -376,6 +429,50 @@ func TestJobFileScenarios(t *testing.T) {
 	}
 }
 
+// TestJobFileElastic scales a rehearsal of an elastic PyTorchJob in and out, and has a node of it be lost. Its workers see
+// who is there.
+func TestJobFileElastic(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	script := filepath.Join(dir, "worker")
+	if err := os.WriteFile(script, fmt.Appendf(nil, "echo of $WORLD_SIZE >>'%s'/seen; exec sleep 1000\n", dir), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	j := drive.Start(t, nil, "run", "-f", writeJob(t, `apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {name: elastic}
+spec:
+  elasticPolicy: {minReplicas: 1, maxReplicas: 3, rdzvBackend: c10d}
+  pytorchReplicaSpecs:
+    Worker:
+      replicas: 2
+      restartPolicy: OnFailure
+      template: {spec: {containers: [{name: pytorch, command: [torchrun, --nproc-per-node=1, --no-python, sh, `+script+`]}]}}
+`), "--grace", "5s")
+	seen := func(line string, least int) {
+		t.Helper()
+		testutil.Eventually(t, 2*time.Minute, fmt.Sprintf("%d workers have seen %q", least, line), func() bool {
+			text, err := os.ReadFile(filepath.Join(dir, "seen"))
+			return err == nil && strings.Count(string(text), line+"\n") >= least
+		})
+	}
+	seen("of 2", 2)
+	drive.Beside(t, j.RuntimeDir, "scale", "3").Expect(t, 2, "allows 1 to 2")
+	drive.Beside(t, j.RuntimeDir, "scale", "1").Expect(t, 0, "goes on with 1 node")
+	seen("of 1", 1)
+	drive.Beside(t, j.RuntimeDir, "scale", "2").Expect(t, 0, "started again on 127.0.0.2")
+	seen("of 2", 4)
+	drive.Beside(t, j.RuntimeDir, "kill-node", "1").Expect(t, 0, "kills itself")
+	seen("of 2", 6)
+	drive.Beside(t, j.RuntimeDir, "stop").Expect(t, 0)
+	if got := j.End(); got.Status != 143 {
+		t.Errorf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
+	}
+	if left := drive.Processes(t, script); len(left) > 0 {
+		t.Errorf("left: %d", left)
+	}
+}
+
 // TestJobFileScriptGone refuses jobs of all kinds whose script is not here, with its place, and starts nothing. On hosts it
 // is looked for where it would run.
 func TestJobFileScriptGone(t *testing.T) {
@@ -384,6 +481,7 @@ func TestJobFileScriptGone(t *testing.T) {
 	for _, k := range scenarioKinds {
 		text := strings.NewReplacer("WORKER", gone, "PORT", "29500").Replace(k.text)
 		before, _, _ := strings.Cut(text, gone)
+		before, _, _ = strings.Cut(before, ">-") // of a shell's text, where that begins
 		line := strings.Count(before, "\n") + 1
 		place := fmt.Sprintf("job.yaml:%d:%d: spec.", line, len(before)-strings.LastIndex(before, "\n"))
 		got := muster(t, nil, "run", "-f", writeJob(t, text))
@@ -405,9 +503,6 @@ spec: {parallelism: 2, completionMode: Indexed, template: {spec: {containers: [{
 
 // TestJobFileGang starts nothing where a node is missing, for as long as the file's PodGroup says, and names it.
 func TestJobFileGang(t *testing.T) {
-	if !drive.Soak() {
-		t.Skip("MUSTER_SOAK=1 runs it: a host that is missing is waited for for a minute")
-	}
 	t.Parallel()
 	j := drive.NewHostsJob(t, 2)
 	mark := filepath.Join(j.Out, "started")
@@ -420,6 +515,9 @@ spec: {minMember: 3, scheduleTimeoutSeconds: 5}
 `)
 	r := j.Start("run", "-f", file, "--set", "spec.replicaSpecs.worker.replicas=3", "--hosts", j.Names()+",nowhere")
 	j.Ends(r, 75, "nowhere")
+	if took := time.Since(r.Began); took < 5*time.Second || took > 55*time.Second {
+		t.Errorf("the missing node was waited for for %v, and not as the file says", took)
+	}
 	if _, err := os.Stat(mark); err == nil {
 		t.Error("a worker has started without all nodes")
 	}

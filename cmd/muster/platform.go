@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math/rand/v2"
 	"net"
 	"os"
 
@@ -23,14 +24,18 @@ func (a *app) surroundings() dialect.Machine {
 	}
 }
 
-// unusedPort finds a port of this machine at which nothing listens. Somebody else may take it before it is used.
-func unusedPort() (int, error) {
-	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		return 0, err
+// unusedPort finds a port of this machine at which nothing listens, of those that the kernel gives nobody by itself: a job
+// may use it late, and again after a pause.
+func unusedPort() (port int, err error) {
+	const first, end, tries = 10_000, 32_768, 100 // the end is where the kernel's own begin, unless told otherwise
+	for range tries {
+		port = first + rand.N(end-first)
+		var l *net.TCPListener
+		if l, err = net.ListenTCP("tcp", &net.TCPAddr{Port: port}); err == nil {
+			return port, l.Close()
+		}
 	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port, nil
+	return 0, err
 }
 
 // readDir reads the names in a directory.

@@ -132,6 +132,8 @@ type File struct {
 	files func(at Places) map[string]string
 	// reached are the rules by which the launcher's hosts come and go, by the hostfile among the files; nil: they do not.
 	reached *job.ReachedHosts
+	// schedule is how long the job's nodes are waited for, empty: the file does not say it.
+	schedule string
 	// lacking are the words of commands that Lacks has told of.
 	lacking map[*yaml.Node]bool
 }
@@ -140,6 +142,7 @@ type File struct {
 type shape struct {
 	nnodes, procs string
 	elastic       bool
+	least         int    // of the nodes of an elastic job
 	backend       string // of torchrun's rendezvous; empty: none
 	endpoint      string // outside of the job
 	conf          string

@@ -260,7 +260,7 @@ func (v value) rangeOf(low, high, n int) {
 	case n < low || n > high:
 		v.fail("%d replicas are not in the range from %d to %d", n, low, high)
 	}
-	f.shape.elastic = low < high
+	f.shape.elastic, f.shape.least = low < high, low
 	f.shape.nnodes = strconv.Itoa(low)
 	if low < high {
 		f.shape.nnodes += ":" + strconv.Itoa(high)

@@ -78,6 +78,14 @@ func (f *File) MostHosts() int {
 	}
 }
 
+// Least is how many of Nodes an elastic job goes on with; of others it is all of them.
+func (f *File) Least() int {
+	if f.shape.elastic {
+		return f.shape.least
+	}
+	return len(f.Nodes())
+}
+
 // Port is where the pods meet in the cluster.
 func (f *File) Port() int { return f.port }
 
@@ -139,6 +147,9 @@ func (f *File) node(p *Pod, i int, at Places, names func(string) string) Node {
 	values, shown := map[string]string{}, map[string]string{}
 	if f.beside != nil {
 		env = f.beside(f, i, at)
+	}
+	if f.Launcher != nil && f.schedule != "" {
+		env = append(env, own("MUSTER_START_TIMEOUT", f.schedule))
 	}
 	for _, v := range env {
 		values[v.Name], shown[v.Name] = v.Value, v.Value

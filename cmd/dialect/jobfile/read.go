@@ -233,8 +233,10 @@ func (r *reader) podGroup(d *yaml.Node) {
 		},
 		"scheduleTimeoutSeconds": func(s value) {
 			if n, ok := s.count(1); ok {
-				s.setting("join-timeout", fmt.Sprintf("%ds", n))
-				s.note(Applied, "--join-timeout: then the job ends with status 75")
+				r.file.schedule = fmt.Sprintf("%ds", n)
+				s.setting("start-timeout", r.file.schedule)
+				s.setting("join-timeout", r.file.schedule)
+				s.note(Applied, "--start-timeout and --join-timeout: then the job ends with status 75")
 			}
 		},
 	}.leave(whySchedule, "minResources", "minTaskMember", "queue", "priorityClassName", "topologyPolicy", "networkTopology"))

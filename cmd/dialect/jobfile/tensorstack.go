@@ -211,7 +211,7 @@ func pytorchTrainingJob(v value) {
 	if torchrun {
 		f.shape.backend = "c10d"
 		if least > 0 && least < n {
-			f.shape.nnodes, f.shape.elastic = fmt.Sprintf("%d:%d", least, n), true
+			f.shape.nnodes, f.shape.elastic, f.shape.least = fmt.Sprintf("%d:%d", least, n), true, least
 			low.setting("restart-scope", "node")
 		}
 	}
