@@ -78,6 +78,7 @@ var figures = []figure{
 	{"check", networkCheck},
 	{"devices", devices},
 	{"hosts", overHosts},
+	{"jobfiles", jobFiles},
 	{"horovod", elasticGrowth},
 	{"checkpoint", checkpoints},
 	{"copies", copies},
