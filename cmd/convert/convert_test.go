@@ -135,3 +135,46 @@ func TestGang(t *testing.T) {
 		}
 	}
 }
+
+// TestChanged: what workers or nodes will not have any more is told with its line, and what is of hosts is not written.
+func TestChanged(t *testing.T) {
+	t.Parallel()
+	const elastic = `kind: PyTorchJob
+apiVersion: kubeflow.org/v1
+metadata: {name: bert}
+spec:
+  elasticPolicy: {minReplicas: 1, maxReplicas: 4}
+  pytorchReplicaSpecs:
+    Worker: {replicas: 2, template: {spec: {containers: [{name: pytorch, image: a, command: COMMAND}]}}}
+---
+kind: PodGroup
+metadata: {name: bert}
+spec: {minMember: 2, scheduleTimeoutSeconds: 90}
+`
+	for _, c := range []struct{ file, command, told, flags string }{
+		{elastic, `[torchrun, train.py]`, "spec.elasticPolicy.minReplicas: the job that is written always has 2 nodes", "--join-timeout=90s"},
+		{mpiJob, `[mpirun, -np, "2", ./pi]`, "spec.mpiReplicaSpecs.Launcher.template.spec.containers[0].command: muster run tells workers", ""},
+	} {
+		for _, kind := range manifest.Targets() {
+			req := read(t, c.file, c.command)
+			what, err := Launched(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, left := manifest.Convert(req.File, kind, what)
+			var told []string
+			for _, l := range left {
+				told = append(told, l.Path+": "+l.Why)
+			}
+			if kind == "mpijob" {
+				continue // mpirun starts its workers
+			}
+			if text := strings.Join(told, "\n"); strings.Count(text, c.told) != 1 || strings.Join(s.Flags, " ") != c.flags {
+				t.Errorf("%s: %q, want once %q; flags %q, want %q", kind, told, c.told, s.Flags, c.flags)
+			}
+			if err := Verify(&s, nil); err != nil {
+				t.Errorf("%s: %v", kind, err)
+			}
+		}
+	}
+}

@@ -119,5 +119,5 @@ func mpirunOf(args []string, file *jobfile.File, refuse func(what, hint string) 
 		return refuse(fmt.Sprintf("%d processes on %d nodes: muster run has the same number on each", n, len(file.Pods)),
 			"change it by --set")
 	}
-	return manifest.Launched{Procs: strconv.Itoa(n / len(file.Pods)), Command: args}, nil
+	return manifest.Launched{Procs: strconv.Itoa(n / len(file.Pods)), Command: args, MPI: true}, nil
 }

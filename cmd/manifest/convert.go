@@ -25,6 +25,8 @@ type Launched struct {
 	Procs       string
 	Command     []string
 	MaxRestarts int
+	// MPI reports whether mpirun started them.
+	MPI bool
 }
 
 // converter makes a Spec of a job file.
@@ -69,6 +71,7 @@ func Convert(f *jobfile.File, kind string, what Launched) (Spec, []Left) {
 		c.line(l)
 	}
 	c.words()
+	c.changed(what)
 	c.stored()
 	c.unused()
 	slices.SortStableFunc(c.left, func(a, b Left) int { return lineOf(a.Source) - lineOf(b.Source) })
@@ -193,10 +196,18 @@ func (c *converter) line(l jobfile.Line) {
 	case strings.Contains(l.Path, ".requests."):
 		return // limits say it; of CPU and memory alone nothing would be kept
 	}
-	if !taken {
+	switch {
+	case taken:
+	case needless().MatchString(l.Path):
+		c.leave(l, l.As)
+	default:
 		c.leave(l, "muster convert does not carry it over: add it to the file")
 	}
 }
+
+// needless are the ends of paths whose lines are about what muster does without.
+var needless = lazyregexp.New(`\.(dlrover-master|optimizeMode|enableElasticScheduling|enableDynamicSharding|brainService|autoScale|` +
+	`restartTimeout|ssh|skipInitContainer|tensorboardSpec|metrics)$`)
 
 // remoteMemory are resources of RDMA, as device plugins name them.
 var remoteMemory = lazyregexp.New(`rdma|hca|roce|infiniband|/ib`)
@@ -369,7 +380,12 @@ func (c *converter) words() {
 		n, _ := strconv.Atoi(w.Text)
 		duration, err := time.ParseDuration(w.Text)
 		switch w.Flag {
-		case "nproc-per-node", "run-id", "nnodes", "node-rank", "master-addr", "master-port", "rdzv", "platform", "token-file":
+		case "nproc-per-node", "run-id", "nnodes", "node-rank", "master-addr", "master-port", "rdzv", "platform", "token-file",
+			"start-timeout": // of hosts, where pods come by themselves
+		case "restart-scope":
+			if w.Own || c.file.Least() == s.Nodes { // else it is what lets single nodes of an elastic job start anew
+				s.Flags = append(s.Flags, "--"+w.Flag+"="+w.Text)
+			}
 		case "fatal-exit-codes":
 			fatal = append(fatal, w.Text)
 		case "max-restarts":
@@ -410,6 +426,24 @@ func (c *converter) words() {
 	}
 	if codes := strings.Join(fatal, ","); codes != "" && !slices.Contains(fatalCodes, codes) {
 		s.Flags = append(s.Flags, "--fatal-exit-codes="+codes)
+	}
+}
+
+// elasticPath are the fields that say from how many nodes on a job trains.
+var elasticPath = lazyregexp.New(`\.(elasticPolicy\.(min|max)Replicas|torchrunConfig\.minNodes)$`)
+
+// changed tells what workers or nodes of the job had that those of the file will not have.
+func (c *converter) changed(what Launched) {
+	for _, l := range c.file.Lines {
+		switch {
+		case elasticPath().MatchString(l.Path) && c.file.Least() < c.spec.Nodes:
+			c.leave(l, fmt.Sprintf("the job that is written always has %d nodes: muster run --nnodes MIN:MAX goes on with fewer",
+				c.spec.Nodes))
+		case what.MPI && c.spec.Kind != "mpijob" && strings.HasSuffix(l.Path, ".command"):
+			c.leave(l, "muster run tells workers RANK, WORLD_SIZE and the like, and not the variables of mpirun; programs that call "+
+				"MPI itself need mpirun: --to mpijob")
+			what.MPI = false
+		}
 	}
 }
 

@@ -284,6 +284,9 @@ func (s *Spec) words() []flag {
 
 // meeting are the flags by which nodes meet.
 func (s *Spec) meeting() []flag {
+	if s.Kind == ToCommand && s.Nodes > 1 {
+		return []flag{{text: fmt.Sprintf("--nnodes=%d", s.Nodes)}, {text: "--node-rank=0"}, {text: "--master-addr=HOST0"}}
+	}
 	if s.Kind != "k8s-job" && s.Kind != "jobset" || s.Nodes == 1 {
 		return nil // the platform's variables say it
 	}
