@@ -124,7 +124,12 @@ func TestEveryLineIsJSON(t *testing.T) {
 			2,
 			"--nope", "", false,
 		},
-		"a misspelt own flag": {[]string{drive.AsText}, []string{"--log-format=json", "--warn", "torchrun", "t.py"}, 2, "--warn", "", false},
+		"a misspelt own flag": {
+			[]string{drive.AsText},
+			[]string{"--log-format=json", "--warn", "torchrun", "t.py"},
+			2,
+			"--warn", "", false,
+		},
 		"torchrun's own errors": {
 			[]string{drive.AsText},
 			[]string{"--log-format=json", "torchrun", "--nproc-per-node=2"},

@@ -79,7 +79,8 @@ func TestReportSaysWhatPeopleLookFor(t *testing.T) {
 // A worker that muster's own watchdog has ended was not killed by something outside the job.
 func TestWatchdogIsNamed(t *testing.T) {
 	t.Parallel()
-	script := `echo '{"version": 1, "pid": '$$', "scope_id": "save step", "expiration_time": 1.5, "signal": 9}' > "$TORCHELASTIC_TIMER_FILE"; exec sleep 100`
+	script := `echo '{"version": 1, "pid": '$$', "scope_id": "save step", "expiration_time": 1.5, "signal": 9}' ` +
+		`> "$TORCHELASTIC_TIMER_FILE"; exec sleep 100`
 	got := drive.Run(t, []string{"TORCHELASTIC_ENABLE_FILE_TIMER=1"}, "run", "-n", "2", "--", "sh", "-c", script)
 	if got.Status != 137 || strings.Contains(got.Stderr, "something outside the job") ||
 		!strings.Contains(got.Stderr, "watchdog has sent the signal") ||
@@ -106,7 +107,8 @@ func TestSlotsAreNoAccelerators(t *testing.T) {
 	if err := os.WriteFile(hostfile, []byte("localhost slots=2\n127.0.0.1 slots=2\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got := drive.Run(t, nil, "deepspeed", "--hostfile", hostfile, "--num_gpus", "2", "--master_port", drive.FreePort(t), "--no_python", "true")
+	got := drive.Run(t, nil, "deepspeed", "--hostfile", hostfile, "--num_gpus", "2",
+		"--master_port", drive.FreePort(t), "--no_python", "true")
 	if got.Status != 0 || strings.Contains(got.Stderr, "accelerator") {
 		t.Errorf("status %d\n%s", got.Status, got.Stderr)
 	}
@@ -153,8 +155,8 @@ func TestSimulatedNodesLeave(t *testing.T) {
 			if err := os.WriteFile(file, []byte(spec), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			got := drive.Run(t, nil, "run", "--simulate-nodes", "4", "--nnodes", "3:4", "--network-check", "--accelerator", "fake:"+file, "-n",
-				"2", "--", "true")
+			got := drive.Run(t, nil, "run", "--simulate-nodes", "4", "--nnodes", "3:4", "--network-check",
+				"--accelerator", "fake:"+file, "-n", "2", "--", "true")
 			if got.Status != c.status {
 				t.Errorf("status %d, want %d", got.Status, c.status)
 			}
@@ -333,8 +335,8 @@ func TestReadmeIsOfThisVersion(t *testing.T) {
 func TestOutputGoesWhereItWasAsked(t *testing.T) {
 	t.Parallel()
 	out, tmp := filepath.Join(t.TempDir(), "out"), t.TempDir()
-	got := drive.Run(t, []string{"TMPDIR=" + tmp}, "--keep-runs", "0", "horovodrun", "-np", "2", "-H", "localhost:2", "--output-filename", out,
-		"echo", "hi")
+	got := drive.Run(t, []string{"TMPDIR=" + tmp}, "--keep-runs", "0", "horovodrun", "-np", "2", "-H", "localhost:2",
+		"--output-filename", out, "echo", "hi")
 	if got.Status != 0 || strings.Contains(got.Stderr, "temporary directory") {
 		t.Errorf("status %d\n%s", got.Status, got.Stderr)
 	}

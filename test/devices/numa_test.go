@@ -75,8 +75,10 @@ func TestNUMABinding(t *testing.T) {
 	}
 	environ := []string{"MUSTER_LOG_LEVEL=info", "MUSTER_FAKE=" + fakeGPUs(t, "0", "1", "1")}
 	for name, args := range map[string][]string{
-		"torchrun": {"torchrun", "--standalone", "--nproc-per-node", "3", "--numa-binding", "node", "--no-python", "sh", "-c", drive.SayCPUs},
-		"run":      {"run", "-n", "gpu", "--numa-binding", "node", "--", "sh", "-c", drive.SayCPUs},
+		"torchrun": {
+			"torchrun", "--standalone", "--nproc-per-node", "3", "--numa-binding", "node", "--no-python", "sh", "-c", drive.SayCPUs,
+		},
+		"run": {"run", "-n", "gpu", "--numa-binding", "node", "--", "sh", "-c", drive.SayCPUs},
 	} {
 		t.Run(name, func(t *testing.T) {
 			want := planned(t, environ, args...)
@@ -117,7 +119,8 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] + os.environ["RANK"] == "01":
 	if d := cmp.Diff(want, seen(t, got, 2)); d != "" {
 		t.Errorf("(-dry run +workers)\n%s", d)
 	}
-	got = drive.StartWarm(t, dir, append(environ, "OMP_PROC_BIND=true"), "--numa-binding", "node", "--warm", "json", "--max-restarts", "1").End()
+	got = drive.StartWarm(t, dir, append(environ, "OMP_PROC_BIND=true"),
+		"--numa-binding", "node", "--warm", "json", "--max-restarts", "1").End()
 	if d := cmp.Diff(want, seen(t, got, 2)); d != "" {
 		t.Errorf("with OMP_PROC_BIND (-dry run +workers)\n%s", d)
 	}
@@ -157,8 +160,8 @@ func TestNUMABindingRefused(t *testing.T) {
 		!strings.Contains(got.Stderr, words) {
 		t.Errorf("with fallback: status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
-	got = drive.Run(t, []string{"MUSTER_NUMA_BINDING=node", "MUSTER_FAKE=" + fakeGPUs(t, "0")}, "torchrun", "--standalone", "--nproc-per-node",
-		"2", "--no-python", "true")
+	got = drive.Run(t, []string{"MUSTER_NUMA_BINDING=node", "MUSTER_FAKE=" + fakeGPUs(t, "0")},
+		"torchrun", "--standalone", "--nproc-per-node", "2", "--no-python", "true")
 	if got.Status != 2 || !strings.Contains(got.Stderr, "2 workers and 1 accelerator visible: local rank 1 has none") {
 		t.Errorf("more workers than GPUs: status %d\n%s", got.Status, got.Stderr)
 	}

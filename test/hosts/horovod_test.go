@@ -121,6 +121,7 @@ func TestHostsHorovodFixed(t *testing.T) {
 	}
 	j.Clean(30 * time.Second)
 	r = j.Start("horovodrun", "-np", "3", "-H", "node1:1,node2:2", "sh", "-c",
-		`echo "$HOROVOD_RANK/$HOROVOD_SIZE $HOROVOD_LOCAL_RANK/$HOROVOD_LOCAL_SIZE $HOROVOD_CROSS_RANK/$HOROVOD_CROSS_SIZE $HOROVOD_HOSTNAME $HOROVOD_GLOO_IFACE"`)
+		`echo "$HOROVOD_RANK/$HOROVOD_SIZE $HOROVOD_LOCAL_RANK/$HOROVOD_LOCAL_SIZE `+
+			`$HOROVOD_CROSS_RANK/$HOROVOD_CROSS_SIZE $HOROVOD_HOSTNAME $HOROVOD_GLOO_IFACE"`)
 	j.Ends(r, 0, "[0]<stdout>:0/3 0/1 0/2 node1 eth0", "[1]<stdout>:1/3 0/2 1/2 node2 eth0", "[2]<stdout>:2/3 1/2 0/1 node2 eth0")
 }
