@@ -1,10 +1,9 @@
 package checkpointd
 
 import (
+	"bytes"
 	"encoding/json"
-	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,10 +14,17 @@ import (
 	"muster/internal/testutil"
 )
 
+// dlroverForks returns forks of a Python that has DLRover, but has imported torch alone: which dlrover a script imports
+// is for its PYTHONPATH to say.
+func dlroverForks(t *testing.T) *testutil.Forks {
+	t.Helper()
+	return testutil.ForksOf(filepath.Join(testutil.Peer(t, "dlrover"), "python"), torchModules+",torch._dynamo", "")
+}
+
 // TestElasticHelpers gives ours and those of DLRover's own package the same inputs.
 func TestElasticHelpers(t *testing.T) {
 	t.Parallel()
-	interpreter, packages := filepath.Join(testutil.Peer(t, "dlrover"), "python"), t.TempDir()
+	forks, packages := dlroverForks(t), t.TempDir()
 	if err := python.InstallCheckpoint(packages); err != nil {
 		t.Fatal(err)
 	}
@@ -26,17 +32,17 @@ func TestElasticHelpers(t *testing.T) {
 		t.Fatal(err)
 	}
 	run := func(path string) (told map[string]any) {
-		cmd := exec.CommandContext(t.Context(), interpreter, "-W", "ignore", filepath.Join("testdata", "elastic.py"), t.TempDir())
-		cmd.Env = append(os.Environ(), "PYTHONPATH="+path, "PYTHONDONTWRITEBYTECODE=1")
-		out, err := cmd.Output()
+		out, err := forks.Run(t.Context(), append(os.Environ(), "PYTHONPATH="+path, "PYTHONDONTWRITEBYTECODE=1"),
+			"-W", "ignore", filepath.Join("testdata", "elastic.py"), t.TempDir())
 		if err != nil {
-			if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-				t.Logf("%s", exit.Stderr)
-			}
-			t.Fatal(err)
-		}
-		if err := json.Unmarshal(out, &told); err != nil {
 			t.Fatalf("%v\n%s", err, out)
+		}
+		for line := range bytes.Lines(out) { // among what libraries say
+			if bytes.HasPrefix(line, []byte("{")) {
+				if err := json.Unmarshal(line, &told); err != nil {
+					t.Fatalf("%v\n%s", err, out)
+				}
+			}
 		}
 		return told
 	}

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -74,9 +73,8 @@ func TestSharded(t *testing.T) {
 	if out := runRanks(t, s.cfg.Socket, 1, one, filepath.Join(root, "any")); !strings.Contains(out, "restored 6 from disk") {
 		t.Errorf("%s\n%s", out, log.String())
 	}
-	check := exec.CommandContext(t.Context(), filepath.Join(testutil.Peer(t, "accelerate"), "python"),
-		filepath.Join("testdata", "sharded_check.py"), root)
-	text, err := check.CombinedOutput()
+	_, forks := trainerForks(t, "accelerate") // it has safetensors
+	text, err := forks.Run(t.Context(), os.Environ(), filepath.Join("testdata", "sharded_check.py"), root)
 	if err != nil || strings.Count(string(text), "equal ") != 5 {
 		t.Errorf("%v\n%s", err, text)
 	}
@@ -162,9 +160,7 @@ func TestNoMemoryForAll(t *testing.T) {
 func TestShardedByDLRover(t *testing.T) {
 	t.Parallel()
 	dir, store := filepath.Join(t.TempDir(), "checkpoints"), filepath.Join(t.TempDir(), "store")
-	write := exec.CommandContext(t.Context(), filepath.Join(testutil.Peer(t, "dlrover"), "python"),
-		filepath.Join("testdata", "dlrover_fsdp.py"), dir)
-	if out, err := write.CombinedOutput(); err != nil {
+	if out, err := dlroverForks(t).Run(t.Context(), os.Environ(), filepath.Join("testdata", "dlrover_fsdp.py"), dir); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	s, _ := testService(t, nil)

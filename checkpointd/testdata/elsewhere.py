@@ -1,7 +1,8 @@
-"""A rank of two on nodes of their own: elsewhere.py DIRECTORY STORE. It saves a divided tensor to memory, and restores that in the next
-round, which has begun when its input ends: whole, and divided along its columns."""
+"""A rank of two on nodes of their own: elsewhere.py DIRECTORY STORE. It saves a divided tensor to memory, makes the file STORE.saved.RANK, and
+restores that in the next round, which has begun when there is a file STORE.again: whole, and divided along its columns."""
 import os
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -16,8 +17,9 @@ want = torch.arange(48.0).reshape(8, 6)
 ckpt = ShardedCheckpointer(sys.argv[1])
 assert ckpt.save_checkpoint(7, {"rows": distribute_tensor(want, mesh, [Shard(0)]), "step": 7}, storage_type=StorageType.MEMORY)
 ckpt._link.settle()
-print("saved", flush=True)
-sys.stdin.read()
+open(f"{sys.argv[2]}.saved.{rank}", "w").close()
+while not os.path.exists(sys.argv[2] + ".again"):
+    time.sleep(0.02)
 
 ckpt = ShardedCheckpointer(sys.argv[1])
 state = {"rows": torch.zeros(8, 6), "step": 0}
