@@ -61,6 +61,9 @@ func Long(t testing.TB) {
 	}
 }
 
+// Soak says whether everything is to run that takes more time than make test has.
+func Soak() bool { return os.Getenv("MUSTER_SOAK") != "" }
+
 // Torch returns a Python interpreter that imports torch TorchVersion from PyPI.
 func Torch(t testing.TB) string {
 	t.Helper()

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"muster/internal/testutil"
 	"muster/launch/control"
 	"muster/launch/job"
 	"muster/launch/report"
@@ -87,20 +88,24 @@ func remember(s *Server, ranks float32) {
 }
 
 // TestPictures draws the page with 2, 64 and 4,096 ranks in a real browser, and leaves pictures of it under build/. The
-// page complains of nothing, and shows what there is.
+// page complains of nothing, and shows what there is. Half of the pictures are drawn in a soak test only.
 func TestPictures(t *testing.T) {
 	for _, c := range []struct {
 		ranks, width, height int
 		dark                 bool
 		name                 string
+		soak                 bool
 	}{
-		{2, 1280, 1500, false, "2"},
-		{64, 1280, 1500, false, "64"},
-		{4096, 1280, 1600, false, "4096"},
-		{64, 390, 2600, false, "64-phone"},
-		{4096, 390, 2600, true, "4096-phone-dark"},
-		{64, 1280, 1500, true, "64-dark"},
+		{2, 1280, 1500, false, "2", false},
+		{64, 1280, 1500, false, "64", false},
+		{4096, 1280, 1600, false, "4096", true},
+		{64, 390, 2600, false, "64-phone", true},
+		{4096, 390, 2600, true, "4096-phone-dark", false},
+		{64, 1280, 1500, true, "64-dark", true},
 	} {
+		if c.soak && !testutil.Soak() {
+			continue
+		}
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(c.ranks)
 			eventful(w)
