@@ -178,7 +178,7 @@ func TestSwitchboxCost(t *testing.T) {
 	var mu sync.Mutex
 	var steps []string
 	n := open(t, devicecheck.Config{
-		Python: []string{testutil.Torch(t)}, LinkLimit: 15 * time.Second, // 16 copies each way would take longer
+		Python: []string{pythons(t)["oldest"]}, LinkLimit: 15 * time.Second, // 16 copies each way would take longer
 		Fake: &devicecheck.FakeLinks{Count: 4, Links: []devicecheck.FakeLink{{Ends: &devicecheck.Pair{0, 1}, MBps: 400}}},
 	})
 	n.steps = func(_ int, step string) { // no process runs before the first command
@@ -209,7 +209,7 @@ func TestSwitchboxCost(t *testing.T) {
 func TestSwitchboxLooksAtAll(t *testing.T) {
 	t.Parallel()
 	n := open(t, devicecheck.Config{
-		Python: []string{testutil.Torch(t)},
+		Python: []string{pythons(t)["oldest"]},
 		Fake:   &devicecheck.FakeLinks{Count: 2, Links: []devicecheck.FakeLink{{Corrupt: true}}},
 	})
 	results, err := n.Switchbox(t.Context(), []devicecheck.Pair{{0, 1}})

@@ -425,29 +425,34 @@ func TestFaultsAmongNodes(t *testing.T) {
 }
 
 // TestForkInheritsWhatIsNoFaultOfTheDevice: what a module of the user's leaves in the processes of the check, where
-// they are forks, is not held against the node.
+// they are forks, is not held against the node. Most of them are of the oldest torch, which is imported in half the time.
 func TestForkInheritsWhatIsNoFaultOfTheDevice(t *testing.T) {
 	t.Parallel()
-	python := testutil.Torch(t)
 	for _, c := range []struct {
 		name, code string
 		budget     time.Duration
 		kept       bool // the forks go on
 		links      bool
+		newest     bool
+		soak       bool // another one like it is tried always
 	}{
 		{
 			name: "defaults of torch", code: "import torch; torch.set_default_device('meta'); torch.set_default_dtype(torch.float64)",
-			kept: true,
+			kept: true, newest: true,
 		},
-		{name: "breaks the program", code: "import json; json.dumps = None"},
+		{name: "breaks the program", code: "import json; json.dumps = None", soak: true},
 		{name: "breaks the test", code: "import torch; torch.mm = torch.matmul = None"},
 		{
 			name: "hangs", code: "import sys\nif 'muster_check.py' in sys.orig_argv[-2]: import time; time.sleep(100)",
 			budget: 40 * time.Second,
 		},
-		{name: "breaks the test of links", code: "import torch; torch.full = None", links: true},
+		{name: "breaks the test of links", code: "import torch; torch.full = None", links: true, soak: true},
 		{name: "breaks the program of links", code: "import json; json.dumps = None", links: true},
 	} {
+		if c.soak && !testutil.Soak() {
+			continue
+		}
+		python := pythons(t)[map[bool]string{true: "newest", false: "oldest"}[c.newest]]
 		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
 			t.Parallel()
 			inherited := t.TempDir()
