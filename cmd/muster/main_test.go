@@ -14,8 +14,6 @@ import (
 
 	"muster/cmd/console"
 	"muster/cmd/here"
-	"muster/internal/testutil"
-	"muster/launch/control"
 	"muster/test/drive"
 )
 
@@ -77,49 +75,23 @@ type outcome struct {
 	elapsed        time.Duration
 }
 
-func outcomeOf(o drive.Outcome) outcome { return outcome{o.Status, o.Stdout, o.Stderr, o.Elapsed} }
-
-// expect fails the test unless a command has ended with a status, and said certain things.
-func (o outcome) expect(t *testing.T, status int, says ...string) {
-	t.Helper()
-	drive.Outcome{Status: o.status, Stdout: o.stdout, Stderr: o.stderr}.Expect(t, status, says...)
-}
-
 // testJob is a drive.Job.
 type testJob struct {
 	*drive.Job
-	t          *testing.T
-	out, err   *testutil.Buffer
-	began      time.Time
-	runtimeDir string
+	t *testing.T
 }
-
-const (
-	jobLimit, compileLimit = drive.JobLimit, drive.CompileLimit
-
-	asText       = drive.AsText
-	endAtOnce    = drive.EndAtOnce
-	untilStopped = drive.UntilStopped
-	showRank     = drive.ShowRank
-)
 
 // start runs muster with args. Extra environment is "NAME=VALUE".
 func start(t *testing.T, environ []string, args ...string) *testJob {
 	t.Helper()
-	return startFor(t, jobLimit, environ, args...)
-}
-
-// startFor is start for a job that may take so long.
-func startFor(t *testing.T, limit time.Duration, environ []string, args ...string) *testJob {
-	t.Helper()
-	j := drive.StartFor(t, limit, environ, args...)
-	return &testJob{Job: j, t: t, out: &j.Out, err: &j.Err, began: j.Began, runtimeDir: j.RuntimeDir}
+	return &testJob{Job: drive.Start(t, environ, args...), t: t}
 }
 
 // wait returns how the run ended.
 func (j *testJob) wait() outcome {
 	j.t.Helper()
-	return outcomeOf(j.End())
+	o := j.End()
+	return outcome{o.Status, o.Stdout, o.Stderr, o.Elapsed}
 }
 
 // muster runs the program to its end.
@@ -128,37 +100,11 @@ func muster(t *testing.T, environ []string, args ...string) outcome {
 	return start(t, environ, args...).wait()
 }
 
-// command runs another program, such as the real torchrun, to its end.
-func command(t *testing.T, environ []string, name string, args ...string) outcome {
-	t.Helper()
-	return outcomeOf(drive.Command(t, environ, name, args...))
-}
-
-// steering runs muster beside jobs with the same run directories.
-func steering(t *testing.T, runtimeDir string, args ...string) outcome {
-	t.Helper()
-	return outcomeOf(drive.Beside(t, runtimeDir, args...))
-}
-
-// statusOf is what muster status says of a job.
-func statusOf(t *testing.T, runtimeDir string, args ...string) (control.Answer, outcome) {
-	t.Helper()
-	a, got := drive.StatusOf(t, runtimeDir, args...)
-	return a, outcomeOf(got)
-}
-
-func untilRanks(t *testing.T, runtimeDir string, n int, args ...string) control.Answer {
-	t.Helper()
-	return drive.UntilRanks(t, runtimeDir, n, args...)
-}
-
 func cleanEnviron() []string { return drive.CleanEnviron() }
 
 func peerEnviron() []string { return drive.PeerEnviron() }
 
 func freePort(t testing.TB) string { t.Helper(); return drive.FreePort(t) }
-
-func testScript(t *testing.T, path ...string) string { t.Helper(); return drive.Script(t, path...) }
 
 func writeScript(t *testing.T, name, text string) string {
 	t.Helper()

@@ -1,4 +1,4 @@
-package main
+package report
 
 import (
 	"encoding/json"
@@ -75,7 +75,7 @@ func TestKindsOfFailure(t *testing.T) {
 	}
 	args := []string{
 		"run", "-n", fmt.Sprint(len(kinds)), "--fail-policy", "none", "--log-dir", t.TempDir(), "--", "python3",
-		"testdata/failures.py",
+		drive.Script(t, "failures.py"),
 	}
 	for _, k := range kinds {
 		args = append(args, k.way)
@@ -131,7 +131,7 @@ func TestKindsOfFailure(t *testing.T) {
 func TestWhoDidNotCome(t *testing.T) {
 	t.Parallel()
 	j := drive.Start(t, []string{"MUSTER_LOG_FORMAT=text"}, "run", "-n", "2", "--stacks", "on", "--grace", "1s", "--",
-		"python3", "testdata/failures.py", "held-up")
+		"python3", drive.Script(t, "failures.py"), "held-up")
 	got := j.End()
 	late, complains := strings.Index(got.Stderr, "Did not come"), strings.Index(got.Stderr, "Root Cause")
 	if got.Status != 1 || late < 0 || complains < late || !strings.Contains(got.Stderr[late:complains], "rank      : 1\n") ||
