@@ -64,7 +64,7 @@ func TestFlashGuide(t *testing.T) {
 // flashGuide runs one of the scripts, and returns how each rank has ended, and all that was said.
 func flashGuide(t *testing.T, python, script string, nodes, procs int, victim string) (ends map[int]string, said string) {
 	t.Helper()
-	return flashJob(t, script, nodes, procs, victim, "--python="+python, "dlrover-run", fmt.Sprint("--nnodes=", nodes),
+	return flashJob(t, script, nodes, procs, victim, "--warm=auto", "--python="+python, "dlrover-run", fmt.Sprint("--nnodes=", nodes),
 		fmt.Sprint("--nproc-per-node=", procs), "--max-restarts=2")
 }
 
@@ -130,7 +130,7 @@ func TestFlashWays(t *testing.T) {
 			}
 			t.Run(way+" "+script, func(t *testing.T) {
 				t.Parallel()
-				args := append([]string{"--python=" + interpreter}, c.args...)
+				args := append([]string{"--warm=auto", "--python=" + interpreter}, c.args...)
 				if port := slices.Index(args, "PORT"); port >= 0 {
 					args[port] = drive.FreePort(t)
 				}

@@ -3,7 +3,6 @@ package checkpoint
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -46,8 +45,8 @@ func TestFlashCheckpoint(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "checkpoints")
 	events := filepath.Join(t.TempDir(), "events.jsonl")
-	got := drive.Run(t, []string{"VICTIM=0", "DIE=9"}, "run", "--ckpt", "on", "--events", events, "-n", "2", "--max-restarts", "1",
-		"--", testutil.Torch(t), "-u", drive.Script(t, "torch", "flash.py"), dir)
+	got := drive.Run(t, []string{"VICTIM=0", "DIE=9"}, "run", "--ckpt", "on", "--warm", "auto", "--events", events, "-n", "2",
+		"--max-restarts", "1", "--", testutil.Torch(t), "-u", drive.Script(t, "torch", "flash.py"), dir)
 	if got.Status != 0 || strings.Count(got.Stdout, "restored 8 memory") != 2 {
 		t.Fatalf("status %d, or not both ranks restored step 8 from memory\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
@@ -68,13 +67,13 @@ func TestFlashCheckpoint(t *testing.T) {
 			t.Errorf("step %d: %v", s.Step, err)
 		}
 	}
-	read := exec.CommandContext(t.Context(), testutil.Torch(t), "-c", `import sys, torch, zipfile
+	read := drive.CommandOf(t, plainTorch(t), nil, "-c", `import sys, torch, zipfile
 state = torch.load(sys.argv[1], weights_only=True)
 assert state["step"] == 12 and len(state["optimizer"]["state"]) == 4, state.keys()
 assert all(torch.equal(v, torch.load(sys.argv[1], mmap=True, weights_only=True)["model"][k]) for k, v in state["model"].items())
 assert zipfile.ZipFile(sys.argv[1]).testzip() is None`, filepath.Join(dir, "checkpoint-12.pt"))
-	if out, err := read.CombinedOutput(); err != nil {
-		t.Errorf("torch.load without muster: %v\n%s", err, out)
+	if read.Status != 0 {
+		t.Errorf("torch.load without muster: status %d\n%s", read.Status, read.Stderr)
 	}
 }
 
@@ -83,8 +82,8 @@ assert zipfile.ZipFile(sys.argv[1]).testzip() is None`, filepath.Join(dir, "chec
 func TestFlashCheckpointStopped(t *testing.T) {
 	t.Parallel()
 	python, dir := testutil.Torch(t), filepath.Join(t.TempDir(), "checkpoints")
-	j := drive.Start(t, []string{"LINGER=4", "MARK=" + dir}, "run", "--ckpt", "on", "-n", "2", "--grace", "1s", "--", python, "-u",
-		drive.Script(t, "torch", "flash.py"), dir)
+	j := drive.Start(t, []string{"LINGER=4", "MARK=" + dir}, "run", "--ckpt", "on", "--warm", "auto", "-n", "2", "--grace", "1s", "--", python,
+		"-u", drive.Script(t, "torch", "flash.py"), dir)
 	testutil.Eventually(t, 2*time.Minute, "both workers are at step 4",
 		func() bool { return strings.Count(j.Out.String(), "loss 4 ") == 2 })
 	if steps, err := checkpointd.List(dir); err != nil || len(steps) != 0 {

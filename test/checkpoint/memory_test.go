@@ -17,7 +17,7 @@ func lingering(t *testing.T, environ []string, args ...string) *drive.Job {
 	t.Helper()
 	python := testutil.Torch(t)
 	dir := args[len(args)-1]
-	args = append(append([]string{"run", "--ckpt", "on", "-n", "2"}, args[:len(args)-1]...), "--", python, "-u",
+	args = append(append([]string{"run", "--ckpt", "on", "--warm", "auto", "-n", "2"}, args[:len(args)-1]...), "--", python, "-u",
 		drive.Script(t, "torch", "flash.py"), dir)
 	j := drive.Start(t, append(environ, "LINGER=4", "MARK="+dir), args...)
 	testutil.Eventually(t, 2*time.Minute, "both workers are at step 4",
@@ -98,8 +98,8 @@ func TestAllKilled(t *testing.T) {
 		t.Errorf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
 	onDisk(t, saved, 4)
-	got = drive.Run(t, memory, "run", "--ckpt", "on", "-n", "2", "--run-id", "two", "--", testutil.Torch(t), "-u",
-		drive.Script(t, "torch", "flash.py"), adopted)
+	got = drive.Run(t, memory, "run", "--ckpt", "on", "--warm", "auto", "-n", "2", "--run-id", "two", "--", testutil.Torch(t),
+		"-u", drive.Script(t, "torch", "flash.py"), adopted)
 	if got.Status != 0 || strings.Count(got.Stdout, "restored 4 memory") != 2 {
 		t.Errorf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}

@@ -2,7 +2,6 @@ package checkpoint
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -19,7 +18,7 @@ import (
 func TestShardedCheckpoint(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "checkpoints")
-	got := drive.Run(t, []string{"VICTIM=1", "DIE=9"}, "run", "--ckpt", "on", "-n", "2", "--max-restarts", "1", "--",
+	got := drive.Run(t, []string{"VICTIM=1", "DIE=9"}, "run", "--ckpt", "on", "--warm", "auto", "-n", "2", "--max-restarts", "1", "--",
 		testutil.Torch(t), "-u", drive.Script(t, "torch", "fsdp2.py"), dir)
 	if got.Status != 0 || strings.Count(got.Stdout, "restored 8 memory") != 2 {
 		t.Fatalf("status %d, or not both ranks restored step 8 from memory\n%s%s", got.Status, got.Stdout, got.Stderr)
@@ -32,19 +31,25 @@ func TestShardedCheckpoint(t *testing.T) {
 	readSharded(t, dir, 12)
 }
 
+// plainTorch are forks of a Python that has imported torch, and knows nothing of muster.
+func plainTorch(t *testing.T) *testutil.Forks {
+	t.Helper()
+	return testutil.ForksOf(testutil.Torch(t), "torch,torch.distributed.checkpoint", "")
+}
+
 // readSharded has torch read a step's directory, without muster, and compare the model with what its ranks had in the
 // end.
 func readSharded(t *testing.T, dir string, step int) {
 	t.Helper()
-	read := exec.CommandContext(t.Context(), testutil.Torch(t), "-W", "ignore", "-c", `import os, sys, torch
+	read := drive.CommandOf(t, plainTorch(t), nil, "-W", "ignore", "-c", `import os, sys, torch
 import torch.distributed.checkpoint as dcp
 want = torch.load(sys.argv[1] + ".want")
 got = {"model": {key: torch.zeros_like(value) for key, value in want.items()}, "step": 0}
 dcp.load(got, storage_reader=dcp.FileSystemReader(os.path.join(sys.argv[1], sys.argv[2])))
 assert got["step"] == int(sys.argv[2]) and all(torch.equal(got["model"][key], value) for key, value in want.items())`,
 		dir, strconv.Itoa(step))
-	if out, err := read.CombinedOutput(); err != nil {
-		t.Errorf("torch without muster: %v\n%s", err, out)
+	if read.Status != 0 {
+		t.Errorf("torch without muster: status %d\n%s", read.Status, read.Stderr)
 	}
 }
 

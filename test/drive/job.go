@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os/exec"
 	"slices"
 	"syscall"
@@ -110,4 +111,27 @@ func Command(t *testing.T, environ []string, name string, args ...string) Outcom
 		t.Fatal(err)
 	}
 	return Outcome{Status: cmd.ProcessState.ExitCode(), Stdout: stdout.String(), Stderr: stderr.String()}
+}
+
+// CommandOf is Command for a Python program in a fork of a process that has imported what it needs: args are "-c" with a
+// text, or a file, and its arguments. Both streams have all that it has printed.
+func CommandOf(t *testing.T, forks *testutil.Forks, environ []string, args ...string) Outcome {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	out, err := forks.Run(ctx, append(PeerEnviron(), environ...), args...)
+	o := Outcome{Stdout: string(out), Stderr: string(out)}
+	if err != nil {
+		if _, other := fmt.Sscanf(err.Error(), "exit status %d", &o.Status); other != nil {
+			t.Fatal(err)
+		}
+	}
+	return o
+}
+
+// Torchrun runs the real torchrun with args, in a fork of a process that has imported it.
+func Torchrun(t *testing.T, environ []string, args ...string) Outcome {
+	t.Helper()
+	forks := testutil.ForksOf(testutil.Torch(t), "torch.distributed.run,torch.numa.binding", "")
+	return CommandOf(t, forks, environ, append([]string{"-c", "from torch.distributed.run import main; main()"}, args...)...)
 }

@@ -181,25 +181,31 @@ const (
 	faultSoon  = 3 * time.Minute // bounds a hang: the slowest healing takes half of it
 )
 
-// fewerFaults leaves of each fault with each mixture of launchers one cell, of moments that take turns: before, during or
-// after the first round.
+// fewerFaults leaves of each fault one cell, of moments and mixtures of launchers that take turns, and of each mixture one
+// at least.
 func fewerFaults(all []faultCase) (some []faultCase) {
 	var order []string
 	cells := map[string][]faultCase{}
 	for _, c := range all {
-		key := c.fault + "/" + c.kinds
-		if cells[key] == nil {
-			order = append(order, key)
+		for _, key := range []string{c.fault, c.kinds} {
+			if cells[key] == nil {
+				order = append(order, key)
+			}
+			cells[key] = append(cells[key], c)
 		}
-		cells[key] = append(cells[key], c)
+	}
+	has := func(key string) bool {
+		return slices.ContainsFunc(some, func(c faultCase) bool { return c.fault == key || c.kinds == key })
 	}
 	for i, key := range order {
-		some = append(some, cells[key][i%len(cells[key])])
+		if !has(key) {
+			some = append(some, cells[key][i%len(cells[key])])
+		}
 	}
 	return some
 }
 
-// TestNodesFaults runs the matrix once, with seed 1 or the one in NODES_SEED, and of each fault with each mixture of
+// TestNodesFaults runs the matrix once, with seed 1 or the one in NODES_SEED, and of each fault and of each mixture of
 // launchers one cell; under MUSTER_SOAK=1 the whole matrix with 20 seeds, or NODES_COUNT of them, whose table docs/reliability.md
 // shows. NODES_CASE chooses the cells whose name holds it. It does not run beside other tests: what is to be no loss
 // may not take a second longer.
