@@ -64,7 +64,7 @@ func TestElasticJobRelaunches(t *testing.T) {
 			status := p.job.ProcessState.ExitCode()
 			says(p.id, p.rank, strconv.Itoa(status))
 			if want := map[bool]int{true: errhint.Faulty}[id == 1]; status != want {
-				t.Fatalf("node %d with rank %d: status %d, want %d\n%s\n%s", id, p.rank, status, want, p.job.err.String(), e.log.String())
+				t.Fatalf("node %d with rank %d: status %d, want %d\n%s\n%s", id, p.rank, status, want, p.job.Err.String(), e.log.String())
 			}
 			if status == 0 {
 				running--
@@ -76,7 +76,7 @@ func TestElasticJobRelaunches(t *testing.T) {
 	if strings.Join(relaunched, "; ") != "launch 3 1" {
 		t.Errorf("the master has had started again: %q", relaunched)
 	}
-	if out := pods[3].job.out.String(); !strings.Contains(out, "rank 1 of 3 in 1 at ") {
+	if out := pods[3].job.Out.String(); !strings.Contains(out, "rank 1 of 3 in 1 at ") {
 		t.Errorf("the node that was started instead is another rank:\n%s", out)
 	}
 	e.wantLog(`is down\. Reason: CheckFailure`)
