@@ -152,8 +152,14 @@ metadata: {name: bert}
 spec: {minMember: 2, scheduleTimeoutSeconds: 90}
 `
 	for _, c := range []struct{ file, command, told, flags string }{
-		{elastic, `[torchrun, train.py]`, "spec.elasticPolicy.minReplicas: the job that is written always has 2 nodes", "--join-timeout=90s"},
-		{mpiJob, `[mpirun, -np, "2", ./pi]`, "spec.mpiReplicaSpecs.Launcher.template.spec.containers[0].command: muster run tells workers", ""},
+		{
+			elastic, `[torchrun, train.py]`,
+			"spec.elasticPolicy.minReplicas: the job that is written always has 2 nodes", "--join-timeout=90s",
+		},
+		{
+			mpiJob, `[mpirun, -np, "2", ./pi]`,
+			"spec.mpiReplicaSpecs.Launcher.template.spec.containers[0].command: muster run tells workers", "",
+		},
 	} {
 		for _, kind := range manifest.Targets() {
 			req := read(t, c.file, c.command)

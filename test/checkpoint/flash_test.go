@@ -82,7 +82,8 @@ assert zipfile.ZipFile(sys.argv[1]).testzip() is None`, filepath.Join(dir, "chec
 func TestFlashCheckpointStopped(t *testing.T) {
 	t.Parallel()
 	python, dir := testutil.Torch(t), filepath.Join(t.TempDir(), "checkpoints")
-	j := drive.Start(t, []string{"LINGER=4", "MARK=" + dir}, "run", "--ckpt", "on", "--warm", "auto", "-n", "2", "--grace", "1s", "--", python,
+	j := drive.Start(t, []string{"LINGER=4", "MARK=" + dir},
+		"run", "--ckpt", "on", "--warm", "auto", "-n", "2", "--grace", "1s", "--", python,
 		"-u", drive.Script(t, "torch", "flash.py"), dir)
 	testutil.Eventually(t, 2*time.Minute, "both workers are at step 4",
 		func() bool { return strings.Count(j.Out.String(), "loss 4 ") == 2 })
