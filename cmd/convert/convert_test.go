@@ -123,6 +123,28 @@ func TestSettle(t *testing.T) {
 	}
 }
 
+// TestTold: a variable of the operator that a command names is told where the new kind's nodes lack it.
+func TestTold(t *testing.T) {
+	t.Parallel()
+	const indexed = `kind: Job
+apiVersion: batch/v1
+metadata: {name: bert}
+spec: {parallelism: 2, completionMode: Indexed, template: {spec: {containers: [{image: a, command: COMMAND}]}}}
+`
+	for kind, want := range map[string]bool{"jobset": false, "pytorchjob": true, "volcano": true, "slurm": true, "command": true} {
+		req := read(t, indexed, `[sh, -c, "echo $JOB_COMPLETION_INDEX $RANK"]`)
+		what, err := Launched(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, left := manifest.Convert(req.File, kind, what)
+		got := slices.ContainsFunc(left, func(l manifest.Left) bool { return strings.Contains(l.Why, "it names JOB_COMPLETION_INDEX") })
+		if got != want {
+			t.Errorf("%s: %+v", kind, left)
+		}
+	}
+}
+
 // TestGang: who starts the pods together is settled by the kind, and nobody does so without a queue of Kueue.
 func TestGang(t *testing.T) {
 	t.Parallel()

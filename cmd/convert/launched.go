@@ -20,6 +20,18 @@ var torchrunNames = []string{"torchrun", "torch.distributed.run", "torch.distrib
 // Launched finds what a node of a job file starts. An error names the line of the file that says something which muster
 // convert does not take apart.
 func Launched(req dialect.Request) (manifest.Launched, error) {
+	what, err := launched(req)
+	text := strings.Join(what.Command, "\n")
+	for _, v := range req.Placed[0].Node.Env {
+		ours := v.Source.Kind != job.FromMuster || job.TellsWorkers(v.Name) || v.Name == jobfile.ReplicaVariable
+		if !ours && strings.Contains(text, v.Name) {
+			what.Told = append(what.Told, v.Name)
+		}
+	}
+	return what, err
+}
+
+func launched(req dialect.Request) (manifest.Launched, error) {
 	file := req.File
 	first := req.Placed[0]
 	at := "the command of " + first.Pod.Name

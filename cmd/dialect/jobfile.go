@@ -135,7 +135,7 @@ func (f *jobFile) words(words *ownWords, wrong *problems) {
 			own[before] = true
 		case own[before] && !w.Own:
 			continue // muster run in the pods says it
-		case before.given && before == &fromFile.FatalExitCodes:
+		case before.given && before == &fromFile.FatalExitCodes && before.text != w.Text:
 			word.text = before.text + "," + w.Text
 		case before.given && before.text != w.Text:
 			wrong.add(errhint.With(fmt.Errorf("cannot use %s and %s together: muster has one for all nodes of a job",

@@ -27,6 +27,8 @@ type Launched struct {
 	MaxRestarts int
 	// MPI reports whether mpirun started them.
 	MPI bool
+	// Told are the variables of the operator that the command names.
+	Told []string
 }
 
 // converter makes a Spec of a job file.
@@ -445,6 +447,21 @@ func (c *converter) changed(what Launched) {
 			what.MPI = false
 		}
 	}
+	for _, name := range what.Told {
+		if slices.Contains(told[name], c.spec.Kind) {
+			continue
+		}
+		i := slices.IndexFunc(c.file.Lines, func(l jobfile.Line) bool { return strings.HasSuffix(l.Path, ".command") })
+		if i >= 0 {
+			c.leave(c.file.Lines[i],
+				"it names "+name+", which nodes of the kind "+c.spec.Kind+" are not told: workers of muster know RANK and GROUP_RANK")
+		}
+	}
+}
+
+// told are the kinds whose nodes are told a variable by the cluster.
+var told = map[string][]string{
+	"JOB_COMPLETION_INDEX": {"k8s-job", "jobset", "trainjob"}, "VC_TASK_INDEX": {"volcano"}, "VK_TASK_INDEX": {"volcano"},
 }
 
 // stored takes volumes with their mounts.

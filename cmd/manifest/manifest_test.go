@@ -249,3 +249,19 @@ func TestSlurmSyntax(t *testing.T) {
 		}
 	}
 }
+
+// TestVolcanoDeadline: a job of Volcano has a limit of time, and is not started again when that is over.
+func TestVolcanoDeadline(t *testing.T) {
+	t.Parallel()
+	s := manifest.Spec{
+		Kind: "volcano", Name: "train", Image: "a", Nodes: 2, Procs: "1", Command: []string{"true"}, SharedMemory: "1Gi",
+		Notice: 30 * time.Second, Grace: 30 * time.Second, Deadline: time.Hour,
+	}
+	text := string(manifest.Write(s))
+	if !strings.Contains(text, "--active-deadline=3600s") || !strings.Contains(text, "exitCode: 124") {
+		t.Error(text)
+	}
+	if s.Deadline = 0; strings.Contains(string(manifest.Write(s)), "124") {
+		t.Error("there is a rule for a limit that the job has not")
+	}
+}

@@ -243,6 +243,8 @@ func (s *Spec) shared() []flag {
 		flags[len(flags)-1].why = strings.ReplaceAll(flags[len(flags)-1].why, ", without new pods", "")
 	}
 	add(s.Grace > 0, fmt.Sprintf("--grace=%ds", seconds(s.Grace)), "Time that workers have from SIGTERM to SIGKILL.")
+	add(s.Kind == "volcano" && s.Deadline > 0, fmt.Sprintf("--active-deadline=%ds", seconds(s.Deadline)),
+		"Volcano gives a job no limit of time. This is that of each start.")
 	add(s.CkptDir != "", "--ckpt-dir="+s.CkptDir, "Checkpoints are kept in memory and written here behind the training.")
 	return flags
 }

@@ -11,19 +11,26 @@ func volcanoJob(s Spec) string {
 	restart := func(code int, action, why string) object {
 		return object{{"exitCode", code, why}, {"action", action, ""}}
 	}
+	deadline := list{}
+	if s.Deadline > 0 {
+		deadline = list{restart(124, "AbortJob", "The time is over: --active-deadline.")}
+	}
 	policies := list{
 		restart(80, "RestartPod",
 			"muster's status of a node at fault: that pod alone is made anew. muster keeps the machine out for its --quarantine."),
 		restart(81, "RestartPod", "The same for a straggler."),
 		restart(2, "AbortJob", "Trying again helps nothing: usage errors, a job that must not be restarted (93), a command that cannot "+
 			"be run (126) or found (127)."),
-		restart(93, "AbortJob", ""), restart(126, "AbortJob", ""), restart(127, "AbortJob", ""),
+		restart(93, "AbortJob", ""),
+	}
+	policies = append(append(policies, deadline...),
+		restart(126, "AbortJob", ""), restart(127, "AbortJob", ""),
 		object{
 			{"event", "PodEvicted", "Pods that have lost one of them start anew together, from the newest step."},
 			{"action", "RestartJob", ""},
 		},
 		object{{"event", "PodFailed", "So do those of a job that has failed, maxRetry times."}, {"action", "RestartJob", ""}},
-	}
+	)
 	spec := object{
 		{"schedulerName", "volcano", ""},
 		{"queue", s.Queue, ""},
