@@ -70,7 +70,8 @@ func TestHostsAITrainingJob(t *testing.T) {
 	j.On[2].Cut()
 	trains("node1")
 	testutil.Eventually(t, time.Minute, "the limit was told", func() bool {
-		return strings.Contains(r.Err.String(), "edl-trainer-2 (node3) is lost, and is not replaced: the limit of 1 is reached (restartLimit)")
+		return strings.Contains(r.Err.String(),
+			"edl-trainer-2 (node3) is lost, and is not replaced: the limit of 1 is reached (restartLimit)")
 	})
 	if err := os.WriteFile(filepath.Join(out, "stop"), nil, 0o600); err != nil {
 		t.Fatal(err)
