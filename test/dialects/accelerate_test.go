@@ -26,6 +26,13 @@ type dumped struct {
 // acceleratePeer is the folder of the real accelerate's programs.
 func acceleratePeer(t *testing.T) string { return testutil.Peer(t, "accelerate") }
 
+// realAccelerate runs the real accelerate with args.
+func realAccelerate(t *testing.T, environ []string, args ...string) drive.Outcome {
+	t.Helper()
+	forks := testutil.ForksOf(filepath.Join(acceleratePeer(t), "python"), "accelerate.commands.accelerate_cli,torch.distributed.run", "")
+	return drive.CommandOf(t, forks, environ, append([]string{"-c", "from accelerate.commands.accelerate_cli import main; main()"}, args...)...)
+}
+
 // dumps reads what the workers of one run wrote, by rank.
 func dumps(t *testing.T, dir string) map[string]dumped {
 	t.Helper()
@@ -101,7 +108,7 @@ fsdp_config:
 				return dumps(t, dir)
 			}
 			theirs := run(func(environ []string) drive.Outcome {
-				return drive.Command(t, environ, filepath.Join(bin, "accelerate"), append([]string{"launch"}, args...)...)
+				return realAccelerate(t, environ, append([]string{"launch"}, args...)...)
 			})
 			ours := run(func(environ []string) drive.Outcome {
 				return drive.Run(t, append(environ, "PYTHON_EXEC="+filepath.Join(bin, "python")),
@@ -170,7 +177,7 @@ func TestAccelerateMixed(t *testing.T) {
 		"PYTHON_EXEC=" + filepath.Join(bin, "python"),
 	}
 	ours := drive.Start(t, append(environ, "RANK=0"), append([]string{"accelerate"}, args("0")...)...)
-	theirs := drive.Command(t, append(environ, "RANK=1"), filepath.Join(bin, "accelerate"), args("1")...)
+	theirs := realAccelerate(t, append(environ, "RANK=1"), args("1")...)
 	got := ours.End()
 	if theirs.Status != 0 || got.Status != 0 {
 		t.Fatalf("status %d under accelerate, %d under muster\n%s\n%s", theirs.Status, got.Status, theirs.Stderr, got.Stderr)

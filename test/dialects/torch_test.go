@@ -19,13 +19,16 @@ import (
 // TestDDP trains with DistributedDataParallel under the newest PyTorch and under the oldest store protocol in use.
 func TestDDP(t *testing.T) {
 	t.Parallel()
-	for name, python := range map[string]func(testing.TB) string{
-		"PyTorch " + testutil.TorchVersion: testutil.Torch,
-		"Debian's PyTorch 1.13.1":          testutil.DebianTorch,
+	for name, c := range map[string]struct {
+		python func(testing.TB) string
+		warm   string
+	}{
+		"PyTorch " + testutil.TorchVersion: {testutil.Torch, "auto"}, // the cold start is that of TestWarmTraining
+		"Debian's PyTorch 1.13.1":          {testutil.DebianTorch, "off"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := drive.Run(t, []string{"PYTHON_EXEC=" + python(t)}, "torchrun", "--standalone", "--nproc-per-node", "2",
-				drive.Script(t, "torch", "ddp.py"))
+			got := drive.Run(t, []string{"PYTHON_EXEC=" + c.python(t)}, "--warm", c.warm, "torchrun", "--standalone", "--nproc-per-node",
+				"2", drive.Script(t, "torch", "ddp.py"))
 			if got.Status != 0 || strings.Count(got.Stdout, "finished") != 2 {
 				t.Fatalf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 			}
@@ -45,8 +48,8 @@ func TestCrashSurvived(t *testing.T) {
 	survived := 0
 	for i := range runs {
 		victims := fmt.Sprintf("VICTIMS=%d,%d,%d", i%workers, (i+1)%workers, (i+workers-1)%workers)
-		got := drive.Run(t, []string{victims}, "run", "-n", strconv.Itoa(workers), "--max-restarts", "3", "--", python, "-u",
-			drive.Script(t, "torch", "crash.py"))
+		got := drive.Run(t, []string{victims}, "run", "-n", strconv.Itoa(workers), "--warm", "auto", "--max-restarts", "3", "--", python,
+			"-u", drive.Script(t, "torch", "crash.py"))
 		if got.Status == 0 && strings.Count(got.Stdout, "finished") == workers && strings.Count(got.Stderr, "SIGKILL") >= 3 {
 			survived++
 		} else {
@@ -59,7 +62,6 @@ func TestCrashSurvived(t *testing.T) {
 // TestEnvironmentLikeTorchrun compares the variables that the real torchrun and muster give their workers.
 func TestEnvironmentLikeTorchrun(t *testing.T) {
 	t.Parallel()
-	torchrun := testutil.Torchrun(t)
 	dump := func(launch func(dir string, args ...string) drive.Outcome) map[string]string {
 		dir := t.TempDir()
 		got := launch(dir, "--standalone", "--nproc-per-node", "2", "--max-restarts", "3", "--role", "trainer",
@@ -79,7 +81,7 @@ func TestEnvironmentLikeTorchrun(t *testing.T) {
 		return vars
 	}
 	theirs := dump(func(dir string, args ...string) drive.Outcome {
-		return drive.Command(t, []string{"DUMP=" + dir}, torchrun, args...)
+		return drive.Torchrun(t, []string{"DUMP=" + dir}, args...)
 	})
 	ours := dump(func(dir string, args ...string) drive.Outcome {
 		return drive.Run(t, []string{"DUMP=" + dir}, append([]string{"torchrun"}, args...)...)
@@ -154,7 +156,7 @@ func TestEventRecords(t *testing.T) {
 		}
 		return lines
 	}
-	theirs := shape(drive.Command(t, nil, testutil.Torchrun(t), args...))
+	theirs := shape(drive.Torchrun(t, nil, args...))
 	ours := shape(drive.Run(t, nil, append([]string{"torchrun"}, args...)...))
 	if len(theirs) == 0 {
 		t.Fatal("the real torchrun printed no event")
