@@ -166,7 +166,7 @@ func TestNUMABindingRefused(t *testing.T) {
 		t.Errorf("more workers than GPUs: status %d\n%s", got.Status, got.Stderr)
 	}
 	if devices, _ := filepath.Glob("/dev/nvidia*"); len(devices) == 0 {
-		theirs := drive.Command(t, nil, testutil.Torchrun(t), "--standalone", "--numa-binding", "node", "--no-python", "true")
+		theirs := drive.Torchrun(t, nil, "--standalone", "--numa-binding", "node", "--no-python", "true")
 		if theirs.Status == 0 || !strings.Contains(theirs.Stderr, words) {
 			t.Errorf("torchrun: status %d\n%s", theirs.Status, theirs.Stderr)
 		}
@@ -186,7 +186,7 @@ main()
 // where taskset stands in for numactl.
 func TestNUMABindingLikeTorchrun(t *testing.T) {
 	t.Parallel()
-	python := testutil.Torch(t)
+	forks := testutil.ForksOf(testutil.Torch(t), "torch.distributed.run,torch.numa.binding", "")
 	bin := t.TempDir()
 	numactl := "#!/bin/sh\nlist=${1#--physcpubind=}\nshift\nexec taskset -c $list \"$@\"\n"
 	if err := os.WriteFile(filepath.Join(bin, "numactl"), []byte(numactl), 0o755); err != nil {
@@ -196,7 +196,7 @@ func TestNUMABindingLikeTorchrun(t *testing.T) {
 	bound := 0
 	for _, mode := range []string{"node", "socket", "exclusive", "core-complex"} {
 		args := []string{"--standalone", "--nproc-per-node", "2", "--numa-binding", mode, "--no-python", "sh", "-c", drive.SayCPUs}
-		theirs := drive.Command(t, environ, python, append([]string{"-c", torchrunOnFakes}, args...)...)
+		theirs := drive.CommandOf(t, forks, environ, append([]string{"-c", torchrunOnFakes}, args...)...)
 		ours := drive.Run(t, environ, append([]string{"torchrun"}, args...)...)
 		if theirs.Status != 0 { // one core for two, or a machine that tells nothing of its caches
 			t.Logf("%s: %s", mode, ours.Stderr)

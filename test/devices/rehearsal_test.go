@@ -117,12 +117,13 @@ func TestRehearsedCheck(t *testing.T) {
 			says: "nodes could not be tested: the check is skipped",
 		},
 		{name: "no torch on one", node1: "{kind: no-torch}", leaves: "80", says: "no-torch"},
-		{name: "no torch in another round", node1: "{kind: no-torch, attempts: [5]}"},
 		{name: "crash", node1: "{kind: crash, in: check, status: 139, attempts: [0]}", leaves: "80", says: "was killed by SIGSEGV"},
-		{name: "crash in another round", node1: "{kind: crash, in: check, status: 139, attempts: [5]}"},
+		{
+			name:  "all in another round",
+			node1: "{kind: no-torch, attempts: [5]}, {kind: crash, in: check, status: 139, attempts: [5]}, {kind: remap-failed, gpu: 0, attempts: [5]}",
+		},
 		{name: "sick in the first round", node1: "{kind: remap-failed, gpu: 0, attempts: [0]}", leaves: "80", says: "remap-failed"},
 		{name: "slow", node1: "{kind: slow-node, factor: 0.02}", flags: []string{"--exclude-straggler"}, leaves: "81", says: "a straggler"},
-		{name: "sick in another round", node1: "{kind: remap-failed, gpu: 0, attempts: [5]}"},
 	} {
 		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
 			if c.leaves != "81" { // who is slow is seen where the others are not
