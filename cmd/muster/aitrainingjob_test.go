@@ -56,7 +56,7 @@ func hostsOf(sizes map[string]int, size int) (hosts []string) {
 func loseHost(t *testing.T, runtimeDir, id, host string) {
 	t.Helper()
 	answer, _ := drive.StatusOf(t, runtimeDir, id)
-	for _, r := range answer.Status.Ranks {
+	for _, r := range answer.Ranks {
 		if r.Node != host {
 			continue
 		}
@@ -74,7 +74,7 @@ func loseHost(t *testing.T, runtimeDir, id, host string) {
 		}
 		return
 	}
-	t.Fatalf("no worker is on %s: %+v", host, answer.Status.Ranks)
+	t.Fatalf("no worker is on %s: %+v", host, answer.Ranks)
 }
 
 // TestAITrainingJobHorovod trains with real Horovod: a host is lost, and one with another name takes its place, also where

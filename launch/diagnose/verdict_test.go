@@ -162,8 +162,11 @@ func TestVerdict(t *testing.T) {
 			[]string{"it waits for its device at train.py:7 in train (loss.item()); rank 0"},
 		},
 		"what computes beside a device": {
-			[]evidence.Rank{rank(0, in(reduce)), rank(1, uses(1), at("", elsew), device)}, Runs,
-			[]int{1}, []int{0}, []string{"it computes"},
+			[]evidence.Rank{rank(0, in(reduce)), rank(1, uses(1), at("", elsew), device)},
+			Runs,
+			[]int{1},
+			[]int{0},
+			[]string{"it computes"},
 		},
 		"a program that uses a device and has no stacks": {
 			[]evidence.Rank{rank(0, in(reduce)), rank(1, uses(1), device)}, Runs, []int{1}, []int{0}, []string{"it computes"},

@@ -119,8 +119,9 @@ func TestRehearsedCheck(t *testing.T) {
 		{name: "no torch on one", node1: "{kind: no-torch}", leaves: "80", says: "no-torch"},
 		{name: "crash", node1: "{kind: crash, in: check, status: 139, attempts: [0]}", leaves: "80", says: "was killed by SIGSEGV"},
 		{
-			name:  "all in another round",
-			node1: "{kind: no-torch, attempts: [5]}, {kind: crash, in: check, status: 139, attempts: [5]}, {kind: remap-failed, gpu: 0, attempts: [5]}",
+			name: "all in another round",
+			node1: "{kind: no-torch, attempts: [5]}, {kind: crash, in: check, status: 139, attempts: [5]}, " +
+				"{kind: remap-failed, gpu: 0, attempts: [5]}",
 		},
 		{name: "sick in the first round", node1: "{kind: remap-failed, gpu: 0, attempts: [0]}", leaves: "80", says: "remap-failed"},
 		{name: "slow", node1: "{kind: slow-node, factor: 0.02}", flags: []string{"--exclude-straggler"}, leaves: "81", says: "a straggler"},

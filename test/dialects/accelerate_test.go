@@ -30,7 +30,8 @@ func acceleratePeer(t *testing.T) string { return testutil.Peer(t, "accelerate")
 func realAccelerate(t *testing.T, environ []string, args ...string) drive.Outcome {
 	t.Helper()
 	forks := testutil.ForksOf(filepath.Join(acceleratePeer(t), "python"), "accelerate.commands.accelerate_cli,torch.distributed.run", "")
-	return drive.CommandOf(t, forks, environ, append([]string{"-c", "from accelerate.commands.accelerate_cli import main; main()"}, args...)...)
+	argv := append([]string{"-c", "from accelerate.commands.accelerate_cli import main; main()"}, args...)
+	return drive.CommandOf(t, forks, environ, argv...)
 }
 
 // dumps reads what the workers of one run wrote, by rank.

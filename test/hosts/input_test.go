@@ -156,8 +156,10 @@ func TestHostsMany(t *testing.T) {
 	cache := t.TempDir()
 	// One server has all addresses of this machine, and so is all hosts.
 	server := testutil.SSHD(t,
-		testutil.SSHDConfig{Client: client, Address: "0.0.0.0", UnknownKey: true,
-			Env: []string{"XDG_CACHE_HOME=" + cache, drive.EndAtOnce}})
+		testutil.SSHDConfig{
+			Client: client, Address: "0.0.0.0", UnknownKey: true,
+			Env: []string{"XDG_CACHE_HOME=" + cache, drive.EndAtOnce},
+		})
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

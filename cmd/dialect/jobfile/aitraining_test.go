@@ -44,15 +44,18 @@ func TestAITrainingJobRules(t *testing.T) {
 	}{
 		{"timeLimit: 60", []string{any3}, "active-deadline 60s, restart-policy never, success-policy all, fail-policy any"},
 		{
-			"cleanPodPolicy: None", []string{any3 + ", completePolicy: Any"},
+			"cleanPodPolicy: None",
+			[]string{any3 + ", completePolicy: Any"},
 			"clean-policy none, restart-policy never, success-policy any, fail-policy any",
 		},
 		{
-			"priority: normal", []string{any3 + ", completePolicy: Rank0, failPolicy: None"},
+			"priority: normal",
+			[]string{any3 + ", completePolicy: Rank0, failPolicy: None"},
 			"restart-policy never, success-policy rank0, fail-policy none",
 		},
 		{
-			"completePolicy: Any", []string{any3 + ", completePolicy: None", two},
+			"completePolicy: Any",
+			[]string{any3 + ", completePolicy: None", two},
 			"restart-policy never, success-policy rank0, fail-policy any",
 		},
 		{"failPolicy: None", []string{two, any3}, "restart-policy never, success-policy all, fail-policy none"},
@@ -70,19 +73,23 @@ func TestAITrainingJobRules(t *testing.T) {
 				"success-policy all, fail-policy any",
 		},
 		{
-			"priority: x", []string{any3 + ", restartPolicy: ExitCode, restartLimit: 0"},
+			"priority: x",
+			[]string{any3 + ", restartPolicy: ExitCode, restartLimit: 0"},
 			"restart-policy exit-code, retryable-exit-codes >=128, max-restarts 0, success-policy all, fail-policy any",
 		},
 		{
-			"priority: x", []string{any3 + ", restartPolicy: Always"},
+			"priority: x",
+			[]string{any3 + ", restartPolicy: Always"},
 			"restart-policy on-failure, max-restarts 1000000000, success-policy all, fail-policy any",
 		},
 		{
-			"failPolicy: Rank0", []string{any3 + ", failPolicy: Rank0, restartPolicy: OnFailure"},
+			"failPolicy: Rank0",
+			[]string{any3 + ", failPolicy: Rank0, restartPolicy: OnFailure"},
 			"restart-policy on-failure, max-restarts 1000000000, success-policy all, fail-policy any",
 		},
 		{
-			"failPolicy: None", []string{any3 + ", restartPolicy: OnNodeFail"},
+			"failPolicy: None",
+			[]string{any3 + ", restartPolicy: OnNodeFail"},
 			"restart-policy on-node-fail, max-restarts 1000000000, success-policy all, fail-policy none",
 		},
 		{"priority: x", []string{"a: restartPolicy: OnNodeFail"}, "restart-policy never, success-policy all, fail-policy any"},
@@ -152,7 +159,8 @@ func TestAITrainingJobRefuses(t *testing.T) {
 	}{
 		{"priority: x", []string{"trainer: replicas: 0"}, "job.yaml:7:25: spec.replicaSpecs.trainer.replicas: a job with no replica"},
 		{
-			"priority: x", []string{"trainer: minReplicas: 3, maxReplicas: 2"},
+			"priority: x",
+			[]string{"trainer: minReplicas: 3, maxReplicas: 2"},
 			"the least number of replicas, 3, is greater than the most, 2",
 		},
 		{"priority: x", []string{"trainer: replicas: 6, maxReplicas: 5"}, "the number of replicas, 6, is above the most, 5"},
