@@ -74,6 +74,7 @@ type jobFile struct {
 	path  string
 	hosts []string // of a rehearsal, or those that a launcher in the file reaches
 	here  bool     // it is a rehearsal
+	at    jobfile.Places
 }
 
 // readJobFile reads the file that the words name, if they name one.
@@ -259,7 +260,7 @@ func (f *jobFile) place(r *Request, inv Invocation, words *ownWords, env environ
 			j.NodeEnv = n.Env
 		}
 	}
-	f.mustBeHere(r, inv, at, wrong)
+	f.at = at
 	j.Reached = f.file.Reached(at, f.here)
 	if f.file.Launcher != nil {
 		for i, p := range f.file.Pods {

@@ -28,16 +28,23 @@ type lookup struct {
 }
 
 // mustBeHere refuses a rehearsal whose nodes' commands name files that this machine lacks. Where a script decides what
-// runs, nothing is known of that.
-func (f *jobFile) mustBeHere(r *Request, inv Invocation, at jobfile.Places, wrong *problems) {
+// runs, nothing is known of that. The variables and the Python of the job are settled before.
+func (f *jobFile) mustBeHere(r *Request, inv Invocation, wrong *problems) {
 	if !f.here || inv.Machine.Stat == nil {
 		return
 	}
 	for i := range r.Placed {
 		n := &r.Placed[i]
-		l := lookup{inv: inv, mounted: f.file.Mounted(at), env: newEnviron(inv.Environ), python: r.Job.Python.Path+r.Job.Python.Venv != ""}
-		for _, v := range n.Node.Env {
+		python := r.Job.Python
+		l := lookup{inv: inv, mounted: f.file.Mounted(f.at), env: newEnviron(inv.Environ), python: python != job.PythonRules{}}
+		for _, v := range slices.Concat(n.Node.Env, r.Job.Env.Set) {
 			l.env[v.Name] = v.Value
+			if v.Expand && strings.Contains(v.Value, "$") {
+				delete(l.env, v.Name) // known when the job is planned
+			}
+		}
+		if python.Venv+python.Conda != "" {
+			delete(l.env, "PATH") // so is that of the environment
 		}
 		l.lacks = func(word, problem string) {
 			if raw := len(n.Pod.Argv) - len(n.Node.Argv) + slices.Index(n.Node.Argv, word); slices.Contains(n.Node.Argv, word) && raw >= 0 {
@@ -56,6 +63,9 @@ func (f *jobFile) mustBeHere(r *Request, inv Invocation, at jobfile.Places, wron
 
 // file tells of a file that is not here. in is the word of the node's command in which name stands.
 func (l *lookup) file(what, name, in string) {
+	if _, ok := l.mounted[name]; ok {
+		return
+	}
 	full := name
 	if !filepath.IsAbs(name) {
 		full = filepath.Join(l.inv.Dir, name)
@@ -133,7 +143,7 @@ func (l *lookup) launcher(name string, args []string, in string, depth int) {
 	req, err := Read(name, Invocation{
 		Argv0: name, Args: args, Environ: environ, ReadFile: read, ReadDir: l.inv.ReadDir, Dir: l.inv.Dir,
 	})
-	if err == nil && req.Job.Python.Path+req.Job.Python.Venv == "" {
+	if err == nil && req.Job.Python == (job.PythonRules{}) {
 		l.job(req.Job.Command, in, depth)
 	}
 }

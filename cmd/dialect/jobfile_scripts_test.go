@@ -97,3 +97,71 @@ spec:
 		t.Error(err)
 	}
 }
+
+// What the command line says of the nodes' Python and variables counts where a rehearsal looks for what they run, and so
+// does what the operator mounts.
+func TestJobFileScriptsChosen(t *testing.T) {
+	t.Parallel()
+	machine := fstest.MapFS{"work/train.py": {}, "bin/sh": {}, "opt/bin/tool": {}}
+	const pods = `apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {name: pods}
+spec:
+  pytorchReplicaSpecs:
+    Master:
+      template: {spec: {containers: [{name: pytorch, command: [%s]}]}}
+`
+	const trainers = `apiVersion: kongming.cce.baiudbce.com/v1
+kind: AITrainingJob
+metadata: {name: resnet}
+spec:
+  frameworkType: horovod
+  faultTolerant: true
+  plugin: {discovery: [""]}
+  replicaSpecs:
+    launcher:
+      template: {spec: {containers: [{name: aitj-0, command: [%s]}]}}
+    trainer:
+      minReplicas: 1
+      replicas: 1
+      maxReplicas: 2
+      template: {spec: {containers: [{name: aitj-0}]}}
+`
+	for _, c := range []struct {
+		file, command string
+		args          []string
+		missing       string
+	}{
+		{pods, "python, train.py", nil, `cannot find the program "python"`},
+		{pods, "python, train.py", []string{"--python", "/opt/python"}, ""},
+		{pods, "python, gone.py", []string{"--python", "/opt/python"}, `cannot find the script "gone.py"`},
+		{pods, "python, train.py", []string{"--venv", ".venv"}, ""},
+		{pods, "python, train.py", []string{"--conda", "env"}, ""},
+		{pods, "tool, train.py", nil, `cannot find the program "tool"`},
+		{pods, "tool, train.py", []string{"--venv", ".venv"}, ""},
+		{pods, "tool, train.py", []string{"--env", "PATH=/opt/bin:/bin"}, ""},
+		{pods, "tool, train.py", []string{"--env", "PATH=/opt:/bin"}, `cannot find the program "tool"`},
+		{pods, "tool, train.py", []string{"--env", "PATH=${MORE}:/bin", "--env-expand"}, ""},
+		{pods, "sh, -c, 'torchrun $SCRIPT'", nil, `cannot find the script "old.py"`},
+		{pods, "sh, -c, 'torchrun $SCRIPT'", []string{"--env", "SCRIPT=train.py"}, ""},
+		{pods, "muster, run, --conda, env, python, train.py", nil, ""},
+		{trainers, "sh, /etc/edl/discover_hosts.sh", nil, ""},
+		{trainers, "/etc/edl/discover_hosts.sh", nil, ""},
+		{trainers, "sh, /etc/edl/gone.sh", nil, `cannot find the script "/etc/edl/gone.sh"`},
+	} {
+		_, err := dialect.Read("run", dialect.Invocation{
+			Argv0: "muster", Args: append([]string{"-f", "job.yaml"}, c.args...), Environ: []string{"PATH=/bin", "SCRIPT=old.py"},
+			Dir: "/work", ReadFile: func(string) ([]byte, error) { return fmt.Appendf(nil, c.file, c.command), nil },
+			Machine: dialect.Machine{
+				FreePort: func() (int, error) { return 4321, nil },
+				Stat:     func(name string) (fs.FileInfo, error) { return machine.Stat(strings.TrimPrefix(name, "/")) },
+			},
+		})
+		switch {
+		case c.missing == "" && err != nil:
+			t.Errorf("[%s] %q: %v", c.command, c.args, err)
+		case c.missing != "" && (err == nil || !strings.Contains(err.Error(), c.missing)):
+			t.Errorf("[%s] %q: %v, want %s", c.command, c.args, err, c.missing)
+		}
+	}
+}

@@ -111,6 +111,7 @@ func Native(inv Invocation) (Request, error) {
 		nativeCommand(&r, inv, rest, words, env, &wrong)
 	}
 	settleEnv(&r, inv, words, &wrong)
+	file.mustBeHere(&r, inv, &wrong)
 	checkRules(&r, words, &wrong)
 	checkPolicy(&r, words, &wrong)
 	if err := r.finish(words, &wrong); err != nil {
