@@ -40,6 +40,7 @@ type fake struct {
 type checkFake struct {
 	agents  []int
 	open    bool // they wait there
+	without bool // they are tested without any other node
 	world   map[int]int
 	rounds  int
 	asked   bool                  // the first question after a round has no answer yet
@@ -49,7 +50,9 @@ type checkFake struct {
 
 // join has a node take part; a round is complete with it.
 func (c *checkFake) join(rank, workers int) {
-	c.world = map[int]int{rank: workers}
+	if c.world = map[int]int{rank: workers}; c.without {
+		c.world = map[int]int{}
+	}
 	for _, r := range c.agents {
 		c.world[r] = 1
 	}

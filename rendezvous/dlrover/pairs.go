@@ -1,6 +1,7 @@
 package dlrover
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -232,7 +233,7 @@ func (p *pairing) meet(ctx context.Context, name string) (w world, err error) {
 	if err := h.c.insist(ctx, func(ctx context.Context) error { return h.c.join(ctx, name, h.cfg.NodeRank, p.workers) }); err != nil {
 		return w, err
 	}
-	began, told := time.Now(), time.Now()
+	began, told, pending := time.Now(), time.Now(), time.Time{}
 	for pause := shortestLook; ; pause = min(pause*3/2, longestLook) {
 		err := h.c.insist(ctx, func(ctx context.Context) (err error) {
 			w, err = h.c.commWorld(ctx, name, h.cfg.NodeRank)
@@ -244,7 +245,11 @@ func (p *pairing) meet(ctx context.Context, name string) (w world, err error) {
 		case w.index(h.cfg.NodeRank) >= 0:
 			return w, nil
 		case len(w.nodes) > 0:
-			began = time.Now() // others are tested without this node
+			began, pending = time.Now(), cmp.Or(pending, time.Now()) // others are tested without this node
+			if h.cfg.PendTimeout > 0 && time.Since(pending) > h.cfg.PendTimeout {
+				return w, h.notMet(ctx, "pend-timeout",
+					fmt.Sprintf("others were tested without this node for %v", h.cfg.PendTimeout), moreTime)
+			}
 		case time.Since(began) > h.cfg.JoinTimeout:
 			return w, h.notMet(ctx, "join-timeout",
 				fmt.Sprintf("no round of DLRover's network check was complete within %v", h.cfg.JoinTimeout), moreTime)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -113,6 +114,25 @@ func TestPairs(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestPairsWithout: a node that others are tested without waits no longer than pend_timeout says.
+func TestPairsWithout(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, 2, 2)
+	f.check = checkFake{agents: []int{0}, open: true, without: true}
+	n := open(t, f, 1)
+	n.cfg.PendTimeout = 200 * time.Millisecond
+	n.AtPairs(rendezvous.Pairs{Open: func(context.Context) (rendezvous.PairTest, error) { return pairTest{}, nil }})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	_, err := n.Next(ctx, rendezvous.Member{LocalWorldSize: 2})
+	if err == nil || errhint.CodeOf(err) != errhint.TryAgain || !strings.Contains(err.Error(), "tested without this node") {
+		t.Error(err)
+	}
+	if !f.heard("NodeFailure rdzv_error") {
+		t.Errorf("the master was not told: %q", f.said)
 	}
 }
 
