@@ -123,6 +123,22 @@ func TestSettle(t *testing.T) {
 	}
 }
 
+// TestToldNot: what sets a variable, or names another one, does not name it.
+func TestToldNot(t *testing.T) {
+	t.Parallel()
+	for command, want := range map[string]string{
+		`[sh, -c, "PYTHONUNBUFFERED=1 python train.py"]`:               "",
+		`[sh, -c, "python train.py $MY_PET_NNODES $PET_NNODES_LEAST"]`: "",
+		`[sh, -c, "python train.py $MY_PET_NNODES ${PET_NNODES}"]`:     "PET_NNODES",
+		`[sh, -c, "python train.py $PET_NNODES"]`:                      "PET_NNODES",
+	} {
+		what, err := Launched(read(t, torchJob, command))
+		if got := strings.Join(what.Told, " "); err != nil || got != want {
+			t.Errorf("%s: %q, %v, want %q", command, got, err, want)
+		}
+	}
+}
+
 // TestTold: a variable of the operator that a command names is told where the new kind's nodes lack it.
 func TestTold(t *testing.T) {
 	t.Parallel()

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"muster/cmd/dialect"
 	"muster/cmd/dialect/jobfile"
@@ -24,11 +26,28 @@ func Launched(req dialect.Request) (manifest.Launched, error) {
 	text := strings.Join(what.Command, "\n")
 	for _, v := range req.Placed[0].Node.Env {
 		ours := v.Source.Kind != job.FromMuster || job.TellsWorkers(v.Name) || v.Name == jobfile.ReplicaVariable
-		if !ours && strings.Contains(text, v.Name) {
+		if !ours && names(text, v.Name) {
 			what.Told = append(what.Told, v.Name)
 		}
 	}
 	return what, err
+}
+
+// names reports whether a variable stands in a text, and is not set there.
+func names(text, variable string) bool {
+	part := func(r rune) bool { return r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) }
+	for rest := text; ; {
+		before, after, found := strings.Cut(rest, variable)
+		if !found {
+			return false
+		}
+		rest = after
+		last, _ := utf8.DecodeLastRuneInString(before)
+		next, _ := utf8.DecodeRuneInString(after)
+		if !part(last) && !part(next) && next != '=' {
+			return true
+		}
+	}
 }
 
 func launched(req dialect.Request) (manifest.Launched, error) {
