@@ -123,6 +123,26 @@ func TestSettle(t *testing.T) {
 	}
 }
 
+// TestLaunchedByPlace: a command that has the value of an operator's variable for its nodes here is refused: it would be
+// another one in the cluster.
+func TestLaunchedByPlace(t *testing.T) {
+	t.Parallel()
+	const own = `[python, train.py, --lr, $(LR), $$(MASTER_ADDR), $(GONE)]`
+	withEnv := strings.Replace(torchJob, "image: a,", `image: a, env: [{name: LR, value: "1"}],`, 1)
+	for command, want := range map[string]string{
+		`[python, train.py, $(MASTER_ADDR)]`:             "job.yaml:11:81: spec.pytorchReplicaSpecs.Master",
+		`[torchrun, train.py, "--world=$(WORLD_SIZE)"]`:  "it has $(WORLD_SIZE), which is another value in the cluster",
+		`[torchrun, "--nnodes=$(PET_NNODES)", train.py]`: "",
+		`[sh, -c, "python train.py $MASTER_ADDR"]`:       "",
+		own: "",
+	} {
+		_, err := Launched(read(t, withEnv, command))
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", command, err, want)
+		}
+	}
+}
+
 // TestToldNot: what sets a variable, or names another one, does not name it.
 func TestToldNot(t *testing.T) {
 	t.Parallel()

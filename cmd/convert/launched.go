@@ -13,6 +13,7 @@ import (
 	"muster/cmd/dialect/jobfile"
 	"muster/cmd/manifest"
 	"muster/internal/errhint"
+	"muster/internal/lazyregexp"
 	"muster/launch/job"
 )
 
@@ -23,6 +24,12 @@ var torchrunNames = []string{"torchrun", "torch.distributed.run", "torch.distrib
 // convert does not take apart.
 func Launched(req dialect.Request) (manifest.Launched, error) {
 	what, err := launched(req)
+	if err == nil {
+		err = byPlace(req.Placed[0], commandOf(req), what)
+	}
+	if err != nil {
+		return manifest.Launched{}, err
+	}
 	text := strings.Join(what.Command, "\n")
 	for _, v := range req.Placed[0].Node.Env {
 		ours := v.Source.Kind != job.FromMuster || job.TellsWorkers(v.Name) || v.Name == jobfile.ReplicaVariable
@@ -30,7 +37,40 @@ func Launched(req dialect.Request) (manifest.Launched, error) {
 			what.Told = append(what.Told, v.Name)
 		}
 	}
-	return what, err
+	return what, nil
+}
+
+// commandOf is where the nodes' command stands.
+func commandOf(req dialect.Request) string {
+	for _, l := range req.File.Lines {
+		if strings.HasSuffix(l.Path, ".command") {
+			return l.Place() + ": " + l.Path
+		}
+	}
+	return "the command of " + req.Placed[0].Pod.Name
+}
+
+// reference is a variable in a word of a command, as Kubernetes replaces it.
+var reference = lazyregexp.New(`\$\(([^()]+)\)`)
+
+// byPlace refuses words of a command in which the operator's variables were replaced by what they are here. at is where
+// it stands.
+func byPlace(first dialect.PlacedNode, at string, what manifest.Launched) error {
+	words := first.Pod.Argv[max(0, len(first.Pod.Argv)-len(first.Node.Argv)):]
+	for i, word := range words {
+		here := first.Node.Argv[len(first.Node.Argv)-len(words)+i]
+		if i < len(words)-len(what.Command) || !slices.Contains(what.Command, here) {
+			continue // the launcher's, which are not carried over
+		}
+		for _, ref := range reference().FindAllStringSubmatch(word, -1) {
+			own := slices.ContainsFunc(first.Node.Env, func(v job.Var) bool { return v.Name == ref[1] && v.Source.Kind != job.FromMuster })
+			if !own && !strings.Contains(here, ref[0]) {
+				return errhint.With(fmt.Errorf("%s: it has %s, which is another value in the cluster", at, ref[0]),
+					"let a shell of the worker read it: --set '...command=[sh, -c, \"... $"+ref[1]+"\"]'")
+			}
+		}
+	}
+	return nil
 }
 
 // names reports whether a variable stands in a text, and is not set there.
@@ -53,13 +93,7 @@ func names(text, variable string) bool {
 func launched(req dialect.Request) (manifest.Launched, error) {
 	file := req.File
 	first := req.Placed[0]
-	at := "the command of " + first.Pod.Name
-	for _, l := range file.Lines {
-		if strings.HasSuffix(l.Path, ".command") {
-			at = l.Place() + ": " + l.Path
-			break
-		}
-	}
+	at := commandOf(req)
 	refuse := func(what, hint string) (manifest.Launched, error) {
 		return manifest.Launched{}, errhint.With(fmt.Errorf("%s: %s", at, what), hint)
 	}
