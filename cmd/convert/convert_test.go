@@ -123,8 +123,8 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// TestLaunchedByPlace: a command that has the value of an operator's variable for its nodes here is refused: it would be
-// another one in the cluster.
+// TestLaunchedByPlace: a command that has the value of an operator's variable for its nodes here is refused: in the
+// cluster it would have another one.
 func TestLaunchedByPlace(t *testing.T) {
 	t.Parallel()
 	const own = `[python, train.py, --lr, $(LR), $$(MASTER_ADDR), $(GONE)]`

@@ -98,8 +98,8 @@ spec:
 	}
 }
 
-// What the command line says of the nodes' Python and variables counts where a rehearsal looks for what they run, and so
-// does what the operator mounts.
+// What the command line says of the nodes' Python and variables counts where a rehearsal looks for what they run. What
+// the operator mounts is there, too.
 func TestJobFileScriptsChosen(t *testing.T) {
 	t.Parallel()
 	machine := fstest.MapFS{"work/train.py": {}, "bin/sh": {}, "opt/bin/tool": {}}
