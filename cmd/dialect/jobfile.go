@@ -182,8 +182,8 @@ func (f *jobFile) words(words *ownWords, wrong *problems) {
 	if f.here && len(nodes) > 1 {
 		fromFile.Hosts.say(strings.Join(f.hosts, ","), source)
 	}
-	if f.file.Launcher != nil || f.here && len(nodes) == 1 {
-		fromFile.StartTimeout.forget() // of hosts, which the job itself has not
+	if f.here && len(nodes) == 1 {
+		fromFile.StartTimeout.forget() // of hosts, which this job has not
 	}
 	for _, s := range settings() {
 		if word, here := s.of(fromFile), s.of(words); word.given && !here.given {
@@ -212,6 +212,11 @@ func (f *jobFile) launcherHosts(r *Request, inv Invocation, words *ownWords, wro
 		}
 		wrong.add(errhint.With(fmt.Errorf("cannot use %s with %d nodes in %s (%s)", from.written(), n, f.path,
 			f.file.Pods[0].Source), hint))
+	}
+	if words.StartTimeout.given { // hosts are the launcher's
+		f.file.WaitForHosts(words.StartTimeout.text)
+		words.StartTimeout.forget()
+		r.Job.Hosts.StartTimeout = 0
 	}
 	for _, word := range []*value{&words.Hosts, &words.Hostfile, &words.Include, &words.Exclude} {
 		word.forget()

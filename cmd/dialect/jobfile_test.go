@@ -168,4 +168,37 @@ func TestJobFileScheduleTimeout(t *testing.T) {
 		req.Job.Hosts.StartTimeout.Seconds() != 9 {
 		t.Errorf("%v %v", req.Job.Hosts.StartTimeout, err)
 	}
+	for args, want := range map[string]string{
+		"-f mpigang.yaml":                                           "30s",
+		"-f mpigang.yaml --hosts a,b":                               "30s",
+		"-f mpigang.yaml --hosts a,b --start-timeout 9m":            "9m",
+		"-f mpigang.yaml --hosts a,b --env MUSTER_START_TIMEOUT=8m": "",
+		"-f mpijob.yaml --hosts a,b --start-timeout 7m":             "7m",
+		"-f mpijob.yaml --hosts a,b":                                "",
+		"-f mpigang.yaml --hosts a,b --set spec.slotsPerWorker=2":   "30s",
+	} {
+		req, err := readJob(nil, strings.Fields(args)...)
+		if err != nil {
+			t.Errorf("%s: %v", args, err)
+			continue
+		}
+		got := ""
+		for _, v := range req.Job.NodeEnv {
+			if v.Name == "MUSTER_START_TIMEOUT" {
+				got += v.Value
+			}
+		}
+		if got != want {
+			t.Errorf("%s: the launcher waits %q, want %q", args, got, want)
+		}
+		if list := strings.Join(req.Job.Warnings, "\n"); strings.Contains(list, "-timeout") {
+			t.Errorf("%s: %s", args, list)
+		}
+	}
+	for _, limit := range []string{"0", "soon"} {
+		if _, err := readJob(nil, "-f", "mpigang.yaml", "--hosts", "a,b", "--start-timeout", limit); err == nil ||
+			!strings.Contains(err.Error(), "--start-timeout "+limit) {
+			t.Errorf("%s: %v", limit, err)
+		}
+	}
 }

@@ -132,8 +132,10 @@ type File struct {
 	files func(at Places) map[string]string
 	// reached are the rules by which the launcher's hosts come and go, by the hostfile among the files; nil: they do not.
 	reached *job.ReachedHosts
-	// schedule is how long the job's nodes are waited for, empty: the file does not say it.
+	// schedule is how long the Launcher waits for its hosts, empty: the file does not say it. given are the variables that
+	// somebody else gives the workers.
 	schedule string
+	given    map[string]bool
 	// lacking are the words of commands that Lacks has told of.
 	lacking map[*yaml.Node]bool
 }

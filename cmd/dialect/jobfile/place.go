@@ -37,6 +37,12 @@ func own(name, value string) job.Var {
 	return job.Var{Name: name, Value: value, Source: job.Source{Kind: job.FromMuster, Name: "as the operator tells a pod"}}
 }
 
+// startVariable tells a launcher how long it waits for its hosts.
+const startVariable = "MUSTER_START_TIMEOUT"
+
+// WaitForHosts has the launcher wait so long for its hosts, whatever the file says.
+func (f *File) WaitForHosts(limit string) { f.schedule = limit }
+
 // ReplicaVariable tells a node which replica of the file it is.
 const ReplicaVariable = "MUSTER_REPLICA"
 
@@ -148,8 +154,8 @@ func (f *File) node(p *Pod, i int, at Places, names func(string) string) Node {
 	if f.beside != nil {
 		env = f.beside(f, i, at)
 	}
-	if f.Launcher != nil && f.schedule != "" {
-		env = append(env, own("MUSTER_START_TIMEOUT", f.schedule))
+	if f.schedule != "" && !f.given[startVariable] {
+		env = append(env, own(startVariable, f.schedule))
 	}
 	for _, v := range env {
 		values[v.Name], shown[v.Name] = v.Value, v.Value

@@ -80,7 +80,7 @@ func Read(o Options) (*File, error) {
 			r.set[n] = path
 		}
 	}
-	r.file = &File{Kind: kindOf(chosen), Namespace: "default"}
+	r.file = &File{Kind: kindOf(chosen), Namespace: "default", given: o.Given}
 	r.read(chosen)
 	for _, d := range r.others {
 		r.other(d)
@@ -232,11 +232,20 @@ func (r *reader) podGroup(d *yaml.Node) {
 			}
 		},
 		"scheduleTimeoutSeconds": func(s value) {
-			if n, ok := s.count(1); ok {
-				r.file.schedule = fmt.Sprintf("%ds", n)
-				s.setting("start-timeout", r.file.schedule)
-				s.setting("join-timeout", r.file.schedule)
-				s.note(Applied, "--start-timeout and --join-timeout: then the job ends with status 75")
+			n, ok := s.count(1)
+			if !ok {
+				return
+			}
+			wait := fmt.Sprintf("%ds", n)
+			if r.file.Launcher != nil { // it reaches the hosts, and the job itself is one node
+				r.file.schedule = wait
+				s.note(Applied, startVariable+" of the launcher: then the job ends with status 75")
+				return
+			}
+			s.note(Applied, "--start-timeout and --join-timeout: then the job ends with status 75")
+			s.setting("start-timeout", wait)
+			if len(r.file.Pods) > 1 {
+				s.setting("join-timeout", wait)
 			}
 		},
 	}.leave(whySchedule, "minResources", "minTaskMember", "queue", "priorityClassName", "topologyPolicy", "networkTopology"))
