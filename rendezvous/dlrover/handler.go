@@ -319,8 +319,11 @@ func (h *Handler) jobEnds() error {
 	return &rendezvous.OverError{Verdict: v}
 }
 
-// moreTime is a hint.
-const moreTime = "--join-timeout gives other nodes more time"
+// Hints where nodes have not met in time.
+const (
+	moreTime    = "--join-timeout gives other nodes more time"
+	morePending = "a greater pend_timeout in --rdzv-conf has this node wait longer until it is needed"
+)
 
 // notMet is the error of a meeting that did not come about, of which the master is told.
 func (h *Handler) notMet(ctx context.Context, kind, why, hint string) error {

@@ -73,7 +73,8 @@ func (h *Handler) await(ctx context.Context, workers, joined int) (w world, agai
 		if len(w.nodes) > 0 {
 			began, pending = time.Now(), cmp.Or(pending, time.Now())
 			if h.cfg.PendTimeout > 0 && time.Since(pending) > h.cfg.PendTimeout {
-				return w, false, h.notMet(ctx, "pend-timeout", fmt.Sprintf("this node was in no round for %v", h.cfg.PendTimeout), moreTime)
+				return w, false, h.notMet(ctx, "pend-timeout",
+					fmt.Sprintf("this node was in no round for %v", h.cfg.PendTimeout), morePending)
 			}
 		}
 		if time.Since(told) < tellEvery && time.Since(began) < h.cfg.JoinTimeout {

@@ -248,7 +248,7 @@ func (p *pairing) meet(ctx context.Context, name string) (w world, err error) {
 			began, pending = time.Now(), cmp.Or(pending, time.Now()) // others are tested without this node
 			if h.cfg.PendTimeout > 0 && time.Since(pending) > h.cfg.PendTimeout {
 				return w, h.notMet(ctx, "pend-timeout",
-					fmt.Sprintf("others were tested without this node for %v", h.cfg.PendTimeout), moreTime)
+					fmt.Sprintf("others were tested without this node for %v", h.cfg.PendTimeout), morePending)
 			}
 		case time.Since(began) > h.cfg.JoinTimeout:
 			return w, h.notMet(ctx, "join-timeout",

@@ -128,7 +128,8 @@ func TestPairsWithout(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	_, err := n.Next(ctx, rendezvous.Member{LocalWorldSize: 2})
-	if err == nil || errhint.CodeOf(err) != errhint.TryAgain || !strings.Contains(err.Error(), "tested without this node") {
+	if err == nil || errhint.CodeOf(err) != errhint.TryAgain || !strings.Contains(err.Error(), "tested without this node") ||
+		!strings.Contains(errhint.Of(err), "pend_timeout") {
 		t.Error(err)
 	}
 	if !f.heard("NodeFailure rdzv_error") {
