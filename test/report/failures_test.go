@@ -131,7 +131,7 @@ func TestKindsOfFailure(t *testing.T) {
 func TestWhoDidNotCome(t *testing.T) {
 	t.Parallel()
 	j := drive.Start(t, []string{"MUSTER_LOG_FORMAT=text"}, "run", "-n", "2", "--stacks", "on", "--grace", "1s", "--",
-		"python3", drive.Script(t, "failures.py"), "held-up")
+		"python3", drive.Script(t, "failures.py"), "held-up", filepath.Join(t.TempDir(), "sleeper"))
 	got := j.End()
 	late, complains := strings.Index(got.Stderr, "Did not come"), strings.Index(got.Stderr, "Root Cause")
 	if got.Status != 1 || late < 0 || complains < late || !strings.Contains(got.Stderr[late:complains], "rank      : 1\n") ||

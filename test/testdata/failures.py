@@ -248,8 +248,18 @@ for name, text in {
     KINDS[name] = lambda text=text: says(text)
 
 if sys.argv[1] == "held-up":
+    import time
+    sleeper = sys.argv[2]
     if os.environ["RANK"] == "1":
-        import time
+        with open(sleeper + ".new", "w") as f:
+            f.write(str(os.getpid()))
+        os.rename(sleeper + ".new", sleeper)
         time.sleep(3600)
+    while not os.path.exists(sleeper):
+        time.sleep(0.01)
+    with open(sleeper) as f:
+        state = f"/proc/{f.read()}/stat"
+    while open(state).read().rpartition(")")[2].split()[0] != "S":
+        time.sleep(0.01)  # it is on its way there
     KINDS["gloo-timeout"]()
 KINDS[sys.argv[1:][int(os.environ["RANK"])]]()
