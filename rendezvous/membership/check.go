@@ -112,7 +112,8 @@ func checkSlot(slot, least int) error {
 }
 
 func (r *voteRecord) check() error {
-	if !isNonce(r.Agent) || !isNonce(r.Nonce) || r.Round < 0 || r.Round > maxRounds || r.Silent < 0 || r.Silent > maxDelay {
+	if !isNonce(r.Agent) || !isNonce(r.Nonce) || r.Round < 0 || r.Round > maxRounds || r.Rank < 0 || r.Rank >= maxNodes ||
+		r.Silent < 0 || r.Silent > maxDelay {
 		return errors.New("it is no vote")
 	}
 	return nil

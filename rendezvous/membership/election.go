@@ -27,11 +27,13 @@ import (
 // Where only answers are lost, one heartbeat more of each voter has arrived than it counts. We rely on it that those
 // did not take long.
 
-// voteRecord is a vote, with how long ago the voter may have reached the lost store.
+// voteRecord is a vote, with how long ago the voter may have reached the lost store. Rank is the voter's among the agents
+// of the round.
 type voteRecord struct {
 	Agent  string        `json:"agent"`
 	Round  int           `json:"round"`
 	Nonce  string        `json:"nonce"` // of the round
+	Rank   int           `json:"rank"`
 	Silent time.Duration `json:"silent"`
 }
 
@@ -157,7 +159,9 @@ func (h *Handler) voteAt(ctx context.Context, to standby, need int, gone bool) (
 	}()
 	answering, cancel := context.WithTimeout(ctx, h.cfg.deadAfter())
 	defer cancel()
-	vote := voteRecord{Agent: h.id, Round: h.last.Round, Nonce: h.last.Nonce, Silent: time.Since(h.session.lastWord())}
+	vote := voteRecord{
+		Agent: h.id, Round: h.last.Round, Nonce: h.last.Nonce, Rank: h.last.AgentRank, Silent: time.Since(h.session.lastWord()),
+	}
 	name := func(n int64) string { return h.voteKey(term, n) }
 	_, err = deposit(answering, conn, h.keys.move(term, h.job, "tickets"), name, vote, h.cfg.lookEvery())
 	if err != nil {
@@ -184,20 +188,21 @@ func (h *Handler) voteAt(ctx context.Context, to standby, need int, gone bool) (
 // succeed makes this agent the host once it has the votes.
 func (h *Handler) succeed(ctx context.Context, conn *records, term, need int, gone bool) error {
 	standby := &handover{moved: true, round: h.last.Round, size: h.last.Size, members: map[string]member{}}
-	names := map[string]member{}
-	for i, o := range h.last.Standbys {
-		names[o.Agent] = member{rank: i, name: o.Node}
+	names := map[string]string{}
+	for _, o := range h.last.Standbys {
+		names[o.Agent] = o.Node
 	}
 	reached := h.session.lastWord() // when one of the voters may have reached the lost store last
 	count := func(vote voteRecord) {
 		if vote.Round != h.last.Round || vote.Nonce != h.last.Nonce { // somebody else's last round
 			return
 		}
-		m, known := names[vote.Agent]
+		name, known := names[vote.Agent]
 		if !known {
-			m = member{name: "agent " + vote.Agent}
+			name = "agent " + vote.Agent
 		}
-		standby.members[vote.Agent] = m // who has voted twice counts once
+		// Who has voted twice counts once. The rank is the one that the voter keeps where ranks are fixed.
+		standby.members[vote.Agent] = member{rank: vote.Rank, name: name}
 		if at := time.Now().Add(-vote.Silent); at.After(reached) {
 			reached = at
 		}

@@ -5,12 +5,16 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"muster/rendezvous/membership"
 )
 
 // mortal is live for an agent that ends without a word when its own store is closed: its process is killed.
@@ -58,6 +62,57 @@ func TestSecondHostDies(t *testing.T) {
 		n.end(append(all, a2)...)
 		lives.Wait()
 	})
+}
+
+// TestHostOfFixedRanksDies: ranks are those that the nodes were started with. The host, of rank 0, dies; another one is
+// elected, and the node that takes the place of the first is let in: each node has its rank in the next round, too.
+func TestHostOfFixedRanksDies(t *testing.T) {
+	for _, size := range []int{3, 4, 35} { // more than have a place among those that the store may move to
+		t.Run(strconv.Itoa(size), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork(t, size, size)
+				fixed := func(rank int) func(*membership.Config) {
+					return func(c *membership.Config) { c.Fixed, c.NodeRank = true, rank }
+				}
+				var lives sync.WaitGroup
+				a := n.node("a", "a", fixed(0))
+				n.mortal(a, &lives)
+				synctest.Wait()
+				all := []*agent{a}
+				for rank := 1; rank < size; rank++ {
+					x := n.node("n"+strconv.Itoa(rank), "a", fixed(rank))
+					all = append(all, x)
+					n.live(x, &lives)
+				}
+				time.Sleep(20 * time.Second)
+				n.goOn(size)
+				n.spacesOf("a").Close()
+				time.Sleep(time.Second)
+				a2 := n.node("a2", "a2", fixed(0))
+				n.mu.Lock()
+				n.spaces["a"] = n.spaces["a2"]
+				n.mu.Unlock()
+				n.live(a2, &lives)
+				time.Sleep(time.Minute)
+				n.worlds()
+				n.overlaps()
+				n.goOn(size)
+				n.mu.Lock()
+				for _, s := range n.spans {
+					want := map[string]int{"a": 0, "a2": 0}[s.who]
+					if number, ok := strings.CutPrefix(s.who, "n"); ok {
+						want, _ = strconv.Atoi(number)
+					}
+					if s.round.GroupRank != want {
+						t.Errorf("%s has rank %d in round %d", s.who, s.round.GroupRank, s.round.Number)
+					}
+				}
+				n.mu.Unlock()
+				n.end(append(all, a2)...)
+				lives.Wait()
+			})
+		})
+	}
 }
 
 // TestOldHostJoinsThenSecondDies: the host a is cut off from b, c, d, e, who elect b and begin. a heals in time to hear
