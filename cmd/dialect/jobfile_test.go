@@ -1,6 +1,7 @@
 package dialect_test
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -199,6 +200,54 @@ func TestJobFileScheduleTimeout(t *testing.T) {
 		if _, err := readJob(nil, "-f", "mpigang.yaml", "--hosts", "a,b", "--start-timeout", limit); err == nil ||
 			!strings.Contains(err.Error(), "--start-timeout "+limit) {
 			t.Errorf("%s: %v", limit, err)
+		}
+	}
+}
+
+// A PodGroup with the name of another job of the file is not the gang of this one.
+func TestJobFileGangOfAnother(t *testing.T) {
+	t.Parallel()
+	job := func(name string, nodes int) string {
+		return fmt.Sprintf("apiVersion: batch/v1\nkind: Job\nmetadata: {name: %s}\nspec: {completions: %d, parallelism: %d, "+
+			"completionMode: Indexed, template: {spec: {containers: [{name: a, image: b, command: [sh, -c, 'true']}]}}}\n---\n",
+			name, nodes, nodes)
+	}
+	gang := func(name string, least, seconds int) string {
+		return fmt.Sprintf("apiVersion: scheduling.x-k8s.io/v1alpha1\nkind: PodGroup\nmetadata: {name: %s}\n"+
+			"spec: {minMember: %d, scheduleTimeoutSeconds: %d}\n---\n", name, least, seconds)
+	}
+	for text, want := range map[string]float64{ // for how many seconds the job small waits
+		job("big", 64) + job("small", 2) + gang("big", 64, 300):                     60,
+		job("small", 2) + gang("small", 2, 20) + gang("large", 9, 300):              20,
+		job("small", 2) + gang("gang", 2, 30):                                       30,
+		job("big", 64) + job("small", 2) + gang("small", 2, 40):                     40,
+		gang("big", 64, 9) + job("big", 64) + job("small", 2) + gang("gang", 2, 50): 50,
+	} {
+		req, err := dialect.Read("run", dialect.Invocation{
+			Argv0: "muster", Args: []string{"-f", "f.yaml", "--name", "small", "--hosts", "a,b"},
+			ReadFile: func(string) ([]byte, error) { return []byte(text), nil },
+		})
+		if got := req.Job.Hosts.StartTimeout.Seconds(); err != nil || got != want {
+			t.Errorf("%s\nit waits %v s, want %v: %v", text, got, want, err)
+		}
+	}
+}
+
+// The jobs of a JobSet are indexed where they do not say it, as JobSet's webhook makes them.
+func TestJobSetIsIndexed(t *testing.T) {
+	t.Parallel()
+	const set = "apiVersion: jobset.x-k8s.io/v1alpha2\nkind: JobSet\nmetadata: {name: s}\nspec:\n  replicatedJobs:\n" +
+		"  - name: workers\n    template:\n      spec: {completions: 2, parallelism: 2%s, " +
+		"template: {spec: {containers: [{name: a, image: b, command: [sh, -c, 'true']}]}}}\n"
+	for mode, want := range map[string]string{
+		"": "", ", completionMode: Indexed": "", ", completionMode: NonIndexed": "do not know their ranks",
+	} {
+		req, err := dialect.Read("run", dialect.Invocation{
+			Argv0: "muster", Args: []string{"-f", "f.yaml", "--hosts", "a,b"},
+			ReadFile: func(string) ([]byte, error) { return fmt.Appendf(nil, set, mode), nil },
+		})
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %d nodes, %v", mode, len(req.Placed), err)
 		}
 	}
 }

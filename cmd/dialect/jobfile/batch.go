@@ -20,8 +20,8 @@ type batch struct {
 	at                       value
 }
 
-// batchSpec reads the spec of a Job, which a JobSet has, too.
-func (v value) batchSpec(role string) batch {
+// batchSpec reads the spec of a Job, which a JobSet has, too. indexed is what it is where it does not say so itself.
+func (v value) batchSpec(role string, indexed bool) batch {
 	b := batch{group: group{role: role}, completions: 1, parallelism: 1, at: v}
 	b.rules.limit = batchBackoff
 	var many value
@@ -34,7 +34,6 @@ func (v value) batchSpec(role string) batch {
 			n.note(Mapped, wordNodes(*to)+": on this machine, or on --hosts")
 		}
 	}
-	indexed := false
 	v.object(fields{
 		"completions": func(n value) { count(&b.completions)(n); many = n },
 		"parallelism": count(&b.parallelism),
@@ -154,7 +153,7 @@ func (b *batch) batchRules() {
 
 func indexedJob(v value) {
 	r, f := v.r, v.r.file
-	b := v.batchSpec("pod")
+	b := v.batchSpec("pod", false)
 	if r.wrong != nil {
 		return
 	}
@@ -197,7 +196,9 @@ func jobSet(v value) {
 						d.refuse("leave it out: all nodes start together", "muster starts no node after another one has ended")
 					},
 					"template": func(t value) {
-						t.object(fields{"metadata": cluster(whyLabels), "spec": func(spec value) { j.batch = spec.batchSpec(j.name) }})
+						t.object(fields{"metadata": cluster(whyLabels), "spec": func(spec value) {
+							j.batch = spec.batchSpec(j.name, true) // JobSet's webhook makes such jobs indexed
+						}})
 					},
 				})
 				jobs = append(jobs, j)

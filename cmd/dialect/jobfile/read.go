@@ -105,6 +105,14 @@ func kindOf(d *yaml.Node) string {
 	return k
 }
 
+// nameOf is the name of a document, empty where it has none.
+func nameOf(d *yaml.Node) string {
+	if m := get(d, "metadata"); m != nil && m.Kind == yaml.MappingNode {
+		return scalar(m, "name")
+	}
+	return ""
+}
+
 // choose finds the job that is wanted among the documents of a file.
 func (r *reader) choose(list []*yaml.Node) (*yaml.Node, error) {
 	known := kinds()
@@ -122,10 +130,7 @@ func (r *reader) choose(list []*yaml.Node) (*yaml.Node, error) {
 			}
 			continue
 		}
-		name := ""
-		if m := get(d, "metadata"); m != nil && m.Kind == yaml.MappingNode {
-			name = scalar(m, "name")
-		}
+		name := nameOf(d)
 		if (r.Kind == "" || strings.EqualFold(r.Kind, k.Value) || strings.EqualFold(r.Kind, kindOf(d))) &&
 			(r.Name == "" || r.Name == name) {
 			found = append(found, d)
@@ -205,6 +210,8 @@ func (r *reader) other(d *yaml.Node) {
 	switch _, job := kinds()[k]; {
 	case job:
 		v.note(Cluster, "another job of the file")
+	case k == "PodGroup" && r.ofAnother(d):
+		v.note(Cluster, "the gang of another job of the file")
 	case k == "PodGroup":
 		r.podGroup(d)
 	case k == "ConfigMap" || k == "Secret":
@@ -212,6 +219,17 @@ func (r *reader) other(d *yaml.Node) {
 	default:
 		v.note(Cluster, "muster starts jobs, and makes no other objects")
 	}
+}
+
+// ofAnother reports whether a gang is that of another job of the file: one has its name, or this one's gang is there
+// besides. Pods name their gang in ways of each scheduler's own; a gang alone is the job's, whatever its name.
+func (r *reader) ofAnother(gang *yaml.Node) bool {
+	name := nameOf(gang)
+	return name != r.file.Name && slices.ContainsFunc(r.others, func(d *yaml.Node) bool {
+		k := scalar(d, "kind")
+		_, job := kinds()[k]
+		return job && nameOf(d) == name || k == "PodGroup" && nameOf(d) == r.file.Name
+	})
 }
 
 // podGroup reads what a gang is: who is waited for, and how long.
