@@ -74,7 +74,9 @@ type jobFile struct {
 	path  string
 	hosts []string // of a rehearsal, or those that a launcher in the file reaches
 	here  bool     // it is a rehearsal
-	at    jobfile.Places
+	// ignored is what somebody says of the nodes elsewhere than in flags: the file says it.
+	ignored []string
+	at      jobfile.Places
 }
 
 // readJobFile reads the file that the words name, if they name one.
@@ -156,10 +158,13 @@ func (f *jobFile) words(words *ownWords, wrong *problems) {
 		&words.Standalone, &words.SimulateNodes, &words.NNodes, &words.NProcPerNode, &words.NodeRank, &words.MasterAddr,
 		&words.MasterPort, &words.Rdzv, &words.Spares, &words.Module, &words.NoPython,
 	} {
-		if word.source.Kind == job.FromFlag {
+		switch {
+		case word.source.Kind == job.FromFlag:
 			wrong.add(fmt.Errorf("cannot use %s with %s: the file says what runs on which nodes", word.written(), f.path))
+		case word.given: // such variables are often meant for other jobs
+			f.ignored = append(f.ignored, word.written())
 		}
-		word.forget() // of variables that are meant for other jobs
+		word.forget()
 	}
 	f.here = !hosted(words)
 	if f.here && len(f.file.Pods) > maxSimulated {
@@ -296,6 +301,10 @@ func (f *jobFile) warnings() (list []string) {
 		}
 		list = append(list, fmt.Sprintf("left to the cluster: %s%s; muster explain %s tells of each line",
 			strings.Join(left[:min(most, len(left))], ", "), more, f.path))
+	}
+	if len(f.ignored) > 0 {
+		list = append(list, fmt.Sprintf("no effect with %s, which says what runs on which nodes: %s", f.path,
+			strings.Join(f.ignored, ", ")))
 	}
 	return list
 }

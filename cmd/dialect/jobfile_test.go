@@ -251,3 +251,17 @@ func TestJobSetIsIndexed(t *testing.T) {
 		}
 	}
 }
+
+// What variables say of the nodes is the file's to say, and is told.
+func TestJobFileIgnoresTellsIt(t *testing.T) {
+	t.Parallel()
+	req, err := readJob([]string{"MUSTER_NNODES=2", "PET_NPROC_PER_NODE=4"}, "-f", "elasticjob.yaml", "--hosts", "a,b")
+	list := strings.Join(req.Job.Warnings, "\n")
+	if err != nil || !strings.Contains(list, "no effect with elasticjob.yaml") || !strings.Contains(list, "MUSTER_NNODES=2") ||
+		!strings.Contains(list, "PET_NPROC_PER_NODE=4") {
+		t.Errorf("%s: %v", list, err)
+	}
+	if req, err = readJob(nil, "-f", "elasticjob.yaml"); err != nil || strings.Contains(strings.Join(req.Job.Warnings, ""), "no effect") {
+		t.Errorf("%q: %v", req.Job.Warnings, err)
+	}
+}
