@@ -211,7 +211,7 @@ func (r *reader) other(d *yaml.Node) {
 	case job:
 		v.note(Cluster, "another job of the file")
 	case k == "PodGroup" && r.ofAnother(d):
-		v.note(Cluster, "the gang of another job of the file")
+		v.note(Cluster, "the PodGroup of another job of the file")
 	case k == "PodGroup":
 		r.podGroup(d)
 	case k == "ConfigMap" || k == "Secret":
@@ -221,8 +221,9 @@ func (r *reader) other(d *yaml.Node) {
 	}
 }
 
-// ofAnother reports whether a gang is that of another job of the file: one has its name, or this one's gang is there
-// besides. Pods name their gang in ways of each scheduler's own; a gang alone is the job's, whatever its name.
+// ofAnother reports whether a PodGroup belongs to another job of the file: another job has its name, or another PodGroup
+// has the name of this job. Where neither is so, the PodGroup is this job's, whatever its name: how pods name their
+// PodGroup differs between schedulers.
 func (r *reader) ofAnother(gang *yaml.Node) bool {
 	name := nameOf(gang)
 	return name != r.file.Name && slices.ContainsFunc(r.others, func(d *yaml.Node) bool {
