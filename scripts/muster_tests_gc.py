@@ -1,0 +1,19 @@
+"""Fewer looks for garbage in the Python processes of tests: an import of torch makes objects that stay, and looking at
+them over and over, and once more when the process ends, is a quarter of its processor time. deps.sh puts this file into
+the environments with PyTorch; it does something under `make test` and the like only, so that `make bench` measures
+Python as it is.
+"""
+import atexit
+import gc
+import os
+import sys
+
+
+def leave_objects():
+    if "transformers" not in sys.modules:  # a module below it complains about objects that are left at the end
+        gc.freeze()
+
+
+if os.environ.get("MUSTER_TEST_REQUIRE"):
+    gc.set_threshold(100_000)
+    atexit.register(leave_objects)
