@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"muster/internal/onpath"
+	"muster/test/drive"
 )
 
 // aliasBench is a place with directories for PATH, in which muster is a link, as installers of Python's tools make it.
@@ -49,7 +50,7 @@ func (b *aliasBench) script(path, text string) {
 func (b *aliasBench) run(path string, args ...string) (status int, stdout, stderr string) {
 	b.t.Helper()
 	cmd := exec.Command(path, args...)
-	cmd.Env = append(cleanEnviron(), "PATH="+b.path)
+	cmd.Env = append(drive.CleanEnviron(), "PATH="+b.path)
 	var out, errs strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); cmd.ProcessState == nil {

@@ -12,23 +12,24 @@ import (
 
 	"muster/cmd/dialect"
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // completions are what muster offers for a line of which the last word, after the last blank, is not complete.
 func completions(t *testing.T, line string) (words []string, files bool) {
 	t.Helper()
 	got := muster(t, nil, append([]string{"__complete"}, strings.Split(line, " ")...)...)
-	if got.status != 0 {
-		t.Errorf("%s: status %d\n%s", line, got.status, got.stderr)
+	if got.Status != 0 {
+		t.Errorf("%s: status %d\n%s", line, got.Status, got.Stderr)
 	}
-	for text := range strings.Lines(got.stdout) {
+	for text := range strings.Lines(got.Stdout) {
 		word, _, _ := strings.Cut(strings.TrimSuffix(text, "\n"), "\t")
 		if directive, ok := strings.CutPrefix(word, ":"); ok {
 			return words, directive == "0"
 		}
 		words = append(words, word)
 	}
-	t.Errorf("%s: no directive\n%s", line, got.stdout)
+	t.Errorf("%s: no directive\n%s", line, got.Stdout)
 	return nil, false
 }
 
@@ -107,8 +108,8 @@ func TestBashCompletesByTheScript(t *testing.T) {
 	}
 	script := filepath.Join(t.TempDir(), "muster.bash")
 	made := muster(t, nil, "completion", "bash")
-	if err := os.WriteFile(script, []byte(made.stdout), 0o600); err != nil || made.status != 0 {
-		t.Fatal(err, made.status)
+	if err := os.WriteFile(script, []byte(made.Stdout), 0o600); err != nil || made.Status != 0 {
+		t.Fatal(err, made.Status)
 	}
 	// What the package bash-completion has, for words that are divided by blanks only.
 	const program = `_get_comp_words_by_ref() { words=("${COMP_WORDS[@]}"); cword=$COMP_CWORD
@@ -122,7 +123,7 @@ printf '%s\n' "${COMPREPLY[@]}"`
 		"muster --log-format json run --stdin inh": "inherit",
 	} {
 		cmd := exec.CommandContext(t.Context(), bash, append([]string{"-c", program, "bash", script}, strings.Split(line, " ")...)...)
-		cmd.Env = cleanEnviron()
+		cmd.Env = drive.CleanEnviron()
 		out, err := cmd.Output()
 		words := strings.Fields(string(out))
 		slices.Sort(words)

@@ -33,8 +33,8 @@ func TestConvertToItself(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := muster(t, nil, "convert", file, "--to", kind)
-		if diff := cmp.Diff(string(want), got.stdout); got.status != 0 || diff != "" || got.stderr != "" {
-			t.Errorf("%s: status %d %s(-want +got):\n%s", kind, got.status, got.stderr, diff)
+		if diff := cmp.Diff(string(want), got.Stdout); got.Status != 0 || diff != "" || got.Stderr != "" {
+			t.Errorf("%s: status %d %s(-want +got):\n%s", kind, got.Status, got.Stderr, diff)
 		}
 	}
 }
@@ -75,34 +75,34 @@ func TestConvertForeign(t *testing.T) {
 	file := writeJob(t, foreignJob)
 	for _, kind := range manifest.Targets() {
 		got := muster(t, nil, "convert", file, "--to", kind)
-		if got.status != 0 {
-			t.Errorf("%s: status %d\n%s", kind, got.status, got.stderr)
+		if got.Status != 0 {
+			t.Errorf("%s: status %d\n%s", kind, got.Status, got.Stderr)
 			continue
 		}
 		for _, want := range []string{
 			file + ":5: metadata.labels team: ", file + ":15: spec.pytorchReplicaSpecs.Master.template.spec.tolerations: ",
 			file + ":22: spec.pytorchReplicaSpecs.Master.template.spec.containers[0].env[1].valueFrom.secretKeyRef: ",
 		} {
-			if !strings.Contains(got.stderr, want) {
-				t.Errorf("%s: no %q in\n%s", kind, want, got.stderr)
+			if !strings.Contains(got.Stderr, want) {
+				t.Errorf("%s: no %q in\n%s", kind, want, got.Stderr)
 			}
 		}
 		for _, want := range []string{"train.py", "0.1"} {
-			if !strings.Contains(got.stdout, want) {
-				t.Errorf("%s: no %q in\n%s", kind, want, got.stdout)
+			if !strings.Contains(got.Stdout, want) {
+				t.Errorf("%s: no %q in\n%s", kind, want, got.Stdout)
 			}
 		}
 		if kind == "slurm" || kind == manifest.ToCommand || kind == "mpijob" {
 			continue
 		}
 		path := filepath.Join(t.TempDir(), "job.yaml")
-		if err := os.WriteFile(path, []byte(got.stdout), 0o600); err != nil {
+		if err := os.WriteFile(path, []byte(got.Stdout), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		var e dryrun.Explained
-		if out := muster(t, nil, "explain", "-o", "json", path); json.Unmarshal([]byte(out.stdout), &e) != nil || len(e.Nodes) != 2 ||
+		if out := muster(t, nil, "explain", "-o", "json", path); json.Unmarshal([]byte(out.Stdout), &e) != nil || len(e.Nodes) != 2 ||
 			e.Nodes[0].Accelerators != 4 || strings.Join(e.Nodes[0].Command, " ") != "python -u train.py --lr 0.1" || e.Name != "bert" {
-			t.Errorf("%s: %s%s", kind, out.stdout, out.stderr)
+			t.Errorf("%s: %s%s", kind, out.Stdout, out.Stderr)
 		}
 		for _, s := range e.Settings {
 			if want := map[string]string{"--nproc-per-node": "4", "--max-restarts": "2"}[s.Flag]; want != "" && s.Value != want {
@@ -135,8 +135,8 @@ func TestConvertRefuses(t *testing.T) {
 		{[]string{"--to", "jobset", "--nodes", "0"}, "--nodes"},
 	} {
 		got := muster(t, nil, append([]string{"convert", file}, c.args...)...)
-		if got.status != 2 || !strings.Contains(got.stderr, c.want) || got.stdout != "" {
-			t.Errorf("%q: status %d, %s%s, want 2 and %q", c.args, got.status, got.stdout, got.stderr, c.want)
+		if got.Status != 2 || !strings.Contains(got.Stderr, c.want) || got.Stdout != "" {
+			t.Errorf("%q: status %d, %s%s, want 2 and %q", c.args, got.Status, got.Stdout, got.Stderr, c.want)
 		}
 	}
 }

@@ -61,10 +61,10 @@ func TestPagesNameWhatThereIs(t *testing.T) {
 			help = "--help-all"
 		}
 		got := muster(t, nil, append(strings.Fields(command), help)...)
-		if got.status != 0 {
-			t.Fatalf("%s --help: status %d\n%s", command, got.status, got.stderr)
+		if got.Status != 0 {
+			t.Fatalf("%s --help: status %d\n%s", command, got.Status, got.Stderr)
 		}
-		for _, flag := range flagInHelp.FindAllString(got.stdout, -1) {
+		for _, flag := range flagInHelp.FindAllString(got.Stdout, -1) {
 			flags = append(flags, strings.ReplaceAll(flag, "_", "-"))
 		}
 	}
@@ -155,8 +155,8 @@ func TestPagesLinesStart(t *testing.T) {
 			}
 		}
 		got := muster(t, nil, append([]string{"--dry-run"}, args...)...)
-		if got.status != 0 {
-			t.Errorf("%s: status %d\n%s", line[1], got.status, got.stderr)
+		if got.Status != 0 {
+			t.Errorf("%s: status %d\n%s", line[1], got.Status, got.Stderr)
 		}
 	}
 }

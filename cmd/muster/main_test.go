@@ -5,10 +5,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -68,47 +68,28 @@ func statusCommand(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// outcome is a drive.Outcome.
-type outcome struct {
-	status         int
-	stdout, stderr string
-	elapsed        time.Duration
-}
-
-// testJob is a drive.Job.
-type testJob struct {
-	*drive.Job
-	t *testing.T
-}
-
-// start runs muster with args. Extra environment is "NAME=VALUE".
-func start(t *testing.T, environ []string, args ...string) *testJob {
+// muster runs the program in this process: what it refuses, shows or completes, and starts nothing for.
+func muster(t *testing.T, environ []string, args ...string) drive.Outcome {
 	t.Helper()
-	return &testJob{Job: drive.Start(t, environ, args...), t: t}
+	dir := t.TempDir()
+	stream := func(name string) *os.File {
+		f, err := os.OpenFile(filepath.Join(dir, name), os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	text := func(f *os.File) string {
+		text, err := os.ReadFile(f.Name())
+		if err := errors.Join(err, f.Close()); err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	stdin, stdout, stderr := stream("in"), stream("out"), stream("err")
+	a := newApp(slices.Concat(drive.CleanEnviron(), []string{"XDG_RUNTIME_DIR=" + dir}, environ), stdin, stdout, stderr)
+	a.argv = append([]string{"muster"}, args...)
+	status := a.run()
+	_ = stdin.Close()
+	return drive.Outcome{Status: status, Stdout: text(stdout), Stderr: drive.ForPeople(text(stderr))}
 }
-
-// wait returns how the run ended.
-func (j *testJob) wait() outcome {
-	j.t.Helper()
-	o := j.End()
-	return outcome{o.Status, o.Stdout, o.Stderr, o.Elapsed}
-}
-
-// muster runs the program to its end.
-func muster(t *testing.T, environ []string, args ...string) outcome {
-	t.Helper()
-	return start(t, environ, args...).wait()
-}
-
-func cleanEnviron() []string { return drive.CleanEnviron() }
-
-func peerEnviron() []string { return drive.PeerEnviron() }
-
-func freePort(t testing.TB) string { t.Helper(); return drive.FreePort(t) }
-
-func writeScript(t *testing.T, name, text string) string {
-	t.Helper()
-	return drive.WriteScript(t, name, text)
-}
-
-func soakMode() bool { return drive.Soak() }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -28,11 +27,11 @@ func manifestArgs(kind string, more ...string) []string {
 func written(t *testing.T, args []string) string {
 	t.Helper()
 	got := muster(t, nil, args...)
-	if got.status != 0 {
-		t.Fatalf("%q: status %d\n%s", args, got.status, got.stderr)
+	if got.Status != 0 {
+		t.Fatalf("%q: status %d\n%s", args, got.Status, got.Stderr)
 	}
 	path := filepath.Join(t.TempDir(), "job.yaml")
-	if err := os.WriteFile(path, []byte(got.stdout), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(got.Stdout), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return path
@@ -49,8 +48,8 @@ func TestManifestExplained(t *testing.T) {
 			"0.1"))
 		got := muster(t, nil, "explain", "-o", "json", file)
 		var e dryrun.Explained
-		if err := json.Unmarshal([]byte(got.stdout), &e); err != nil || got.status != 0 {
-			t.Errorf("%s: status %d, %v\n%s", kind, got.status, err, got.stderr)
+		if err := json.Unmarshal([]byte(got.Stdout), &e); err != nil || got.Status != 0 {
+			t.Errorf("%s: status %d, %v\n%s", kind, got.Status, err, got.Stderr)
 			continue
 		}
 		if e.Name != "train" || len(e.Nodes) != map[bool]int{true: 3, false: 2}[kind == "mpijob"] {
@@ -81,21 +80,6 @@ func TestManifestExplained(t *testing.T) {
 	}
 }
 
-// The job that a file asks for runs here: a rehearsal.
-func TestManifestRuns(t *testing.T) {
-	t.Parallel()
-	file := written(t, append(manifestArgs("k8s-job", "--env", "STAGE=one $(date) $$"), "--", "sh", "-c",
-		`echo "worker $RANK of $WORLD_SIZE, $LOCAL_RANK on node $GROUP_RANK, $STAGE"`))
-	got := muster(t, nil, "run", "-f", file)
-	var want []string
-	for i := range 4 {
-		want = append(want, fmt.Sprintf("%d of 4, %d on node %d, one $(date) $$", i, i%2, i/2))
-	}
-	if said := workersSaid(got.stdout); got.status != 0 || strings.Join(said, "\n") != strings.Join(want, "\n") {
-		t.Errorf("status %d, workers said %q\n%s%s", got.status, said, got.stdout, got.stderr)
-	}
-}
-
 // What is wrong is refused with its flag, and nothing is written.
 func TestManifestRefuses(t *testing.T) {
 	t.Parallel()
@@ -119,8 +103,8 @@ func TestManifestRefuses(t *testing.T) {
 		{append([]string{"manifest", "slurm", "--flag=--hang-timout=1m"}, job...), "unknown flag --hang-timout"},
 	} {
 		got := muster(t, nil, c.args...)
-		if got.status != 2 || !strings.Contains(got.stderr, c.want) || got.stdout != "" {
-			t.Errorf("%q: status %d, %q, want 2 and %q", c.args, got.status, got.stderr+got.stdout, c.want)
+		if got.Status != 2 || !strings.Contains(got.Stderr, c.want) || got.Stdout != "" {
+			t.Errorf("%q: status %d, %q, want 2 and %q", c.args, got.Status, got.Stderr+got.Stdout, c.want)
 		}
 	}
 }
@@ -143,8 +127,8 @@ func TestManifestExamples(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := muster(t, nil, strings.Fields(m[1])...)
-			if diff := cmp.Diff(string(want), got.stdout); got.status != 0 || diff != "" {
-				t.Errorf("%s/%s: status %d %s(-want +got; the line in the page writes it anew):\n%s", dir, m[2], got.status, got.stderr,
+			if diff := cmp.Diff(string(want), got.Stdout); got.Status != 0 || diff != "" {
+				t.Errorf("%s/%s: status %d %s(-want +got; the line in the page writes it anew):\n%s", dir, m[2], got.Status, got.Stderr,
 					diff)
 			}
 		}

@@ -17,10 +17,11 @@ import (
 
 	"muster/cmd/console"
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // blockLimit bounds a block that hangs. Frameworks are started in a soak test, by many pages at once.
-var blockLimit = map[bool]time.Duration{false: 3 * time.Minute, true: 15 * time.Minute}[soakMode()]
+var blockLimit = map[bool]time.Duration{false: 3 * time.Minute, true: 15 * time.Minute}[drive.Soak()]
 
 // pagePort is where nodes meet on our pages.
 const pagePort = "29411"
@@ -44,7 +45,7 @@ func TestPagesRun(t *testing.T) {
 				t.Fatal(err)
 			}
 			// Two checkouts may run their tests at once.
-			blocks, err := pageBlocks(strings.ReplaceAll(string(text), pagePort, freePort(t)))
+			blocks, err := pageBlocks(strings.ReplaceAll(string(text), pagePort, drive.FreePort(t)))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -107,7 +108,7 @@ func newPageRun(t *testing.T, blocks []block) *pageRun {
 	}
 	path := bin + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	links := map[string]string{"muster": self}
-	if i := slices.IndexFunc(blocks, func(b block) bool { return b.environment() != "" }); i >= 0 && soakMode() {
+	if i := slices.IndexFunc(blocks, func(b block) bool { return b.environment() != "" }); i >= 0 && drive.Soak() {
 		path = bin + ":" + environmentBin(t, blocks[i].environment()) + path[len(bin):]
 	} else {
 		links["python"] = python
@@ -124,7 +125,7 @@ func newPageRun(t *testing.T, blocks []block) *pageRun {
 	r.shown = strings.NewReplacer(r.dir, "/home/you/tutorial", runtime, "/run/user/1000", " "+host+" ", " laptop ", " "+host+
 		"\n", " laptop\n",
 		"\n"+host+":", "\nlaptop:", "node "+host+",", "node laptop,")
-	r.environ = append(cleanEnviron(), "PATH="+path, "HOME="+r.dir, "XDG_RUNTIME_DIR="+runtime, "PYTHONDONTWRITEBYTECODE=1",
+	r.environ = append(drive.CleanEnviron(), "PATH="+path, "HOME="+r.dir, "XDG_RUNTIME_DIR="+runtime, "PYTHONDONTWRITEBYTECODE=1",
 		console.FormatVariable+"=text",
 		"JAVA_TOOL_OPTIONS=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC") // Spark's processes start with less work
 	return r
@@ -147,7 +148,7 @@ func (r *pageRun) run(blocks []block) {
 			if err := os.WriteFile(filepath.Join(r.dir, b.title), []byte(b.text), 0o600); err != nil {
 				r.t.Fatal(err)
 			}
-		case b.environment() != "" && !soakMode():
+		case b.environment() != "" && !drive.Soak():
 		case b.has("dry"):
 			r.dry(b)
 		case b.has("background"):

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"muster/test/drive"
 )
 
 const (
@@ -67,7 +69,7 @@ func TestReadmePicture(t *testing.T) {
 	}
 	cmd := exec.Command("/bin/sh", "-c", "exec "+pictureLine)
 	cmd.Dir = dir
-	cmd.Env = append(cleanEnviron(), "PATH="+dir+":/usr/bin:/bin", "MUSTER_LOG_FORMAT=text", "MUSTER_WARM=off")
+	cmd.Env = append(drive.CleanEnviron(), "PATH="+dir+":/usr/bin:/bin", "MUSTER_LOG_FORMAT=text", "MUSTER_WARM=off")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -1,42 +1,21 @@
 package main
 
 import (
-	"net"
 	"strings"
 	"testing"
+
+	"muster/test/drive"
 )
 
 // TestOrdinaryMistakes are what people get wrong without meaning anything by it: each is refused at once, with what was
-// typed and what to try.
+// typed and what to try. Those that are found once agents run are in test/hosts, TestHostsMistakes.
 func TestOrdinaryMistakes(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	_, taken, _ := net.SplitHostPort(l.Addr().String())
-	script, slots := writeScript(t, "train.py", ""), writeScript(t, "slots", "localhost slots=1\n127.0.0.2 slots=1\n")
+	script := drive.WriteScript(t, "train.py", "")
 	for name, c := range map[string]struct {
 		args []string
 		want []string
 	}{
-		"a port in use, two hosts": {
-			[]string{"run", "--hosts", "localhost,127.0.0.2", "--master-port", taken, "--", "true"},
-			[]string{"127.0.0.1:" + taken + ": address already in use", "another process has port " + taken},
-		},
-		"a port in use, one host": {
-			[]string{"run", "--hosts", "localhost:2", "--master-port", taken, "--", "true"},
-			[]string{"address already in use", "another process has port " + taken},
-		},
-		"a port in use, torchrun": {[]string{
-			"--hosts", "localhost,127.0.0.2", "torchrun", "--master-port", taken, "--no-python",
-			"true",
-		}, []string{"another process has port " + taken}},
-		"a port in use, deepspeed": {[]string{
-			"deepspeed", "--hostfile", slots, "--master_port", taken, "--no_local_rank",
-			"--no_python", "true",
-		}, []string{"another process has port " + taken}},
 		"a status file nowhere": {[]string{
 			"run", "--hosts", "localhost,127.0.0.2", "--status-file", "/nowhere/s.json", "--",
 			"true",
@@ -71,13 +50,6 @@ func TestOrdinaryMistakes(t *testing.T) {
 			[]string{"run", "--warm", "atuo", "--", "python3", script},
 			[]string{`cannot use "atuo" of --warm: the workers could import no module of that name; did you mean auto?`},
 		},
-		"a misspelt word of --warm, two hosts": {
-			[]string{
-				"run", "--hosts", "localhost,127.0.0.2", "--warm", "atuo", "--",
-				"python3", script,
-			},
-			[]string{"did you mean auto?"},
-		},
 		"files to collect, and none asked for": {[]string{
 			"run", "--hosts", "localhost,127.0.0.2", "--tee", "0", "--collect-logs",
 			t.TempDir(), "--", "true",
@@ -102,12 +74,12 @@ func TestOrdinaryMistakes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			got := muster(t, nil, c.args...)
-			if got.status != 2 || got.stdout != "" {
-				t.Errorf("status %d\n%s%s", got.status, got.stdout, got.stderr)
+			if got.Status != 2 || got.Stdout != "" {
+				t.Errorf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 			}
 			for _, want := range c.want {
-				if !strings.Contains(got.stderr, want) {
-					t.Errorf("no %q in:\n%s", want, got.stderr)
+				if !strings.Contains(got.Stderr, want) {
+					t.Errorf("no %q in:\n%s", want, got.Stderr)
 				}
 			}
 		})
@@ -118,7 +90,7 @@ func TestOrdinaryMistakes(t *testing.T) {
 // launcher that muster starts takes it for its own.
 func TestFlagsBehindTheScript(t *testing.T) {
 	t.Parallel()
-	script := writeScript(t, "train.py", "")
+	script := drive.WriteScript(t, "train.py", "")
 	for line, told := range map[string]bool{
 		"run -- python3 SCRIPT --nproc-per-node 2": true, "run -- python3 SCRIPT --nnodes=2": true,
 		"torchrun SCRIPT --nproc_per_node 2":       true,
@@ -126,8 +98,18 @@ func TestFlagsBehindTheScript(t *testing.T) {
 		"run -- python3 SCRIPT -- -n 2": false,
 	} {
 		got := muster(t, nil, append([]string{"--dry-run"}, strings.Fields(strings.ReplaceAll(line, "SCRIPT", script))...)...)
-		if strings.Contains(got.stderr, "stands behind the script's name") != told {
-			t.Errorf("%s: status %d, want it told: %v\n%s", line, got.status, told, got.stderr)
+		if strings.Contains(got.Stderr, "stands behind the script's name") != told {
+			t.Errorf("%s: status %d, want it told: %v\n%s", line, got.Status, told, got.Stderr)
 		}
+	}
+}
+
+// What no DLRover's master does is refused by name, before anything is started.
+func TestElasticJobRefuses(t *testing.T) {
+	t.Parallel()
+	environ := []string{"DLROVER_MASTER_ADDR=127.0.0.1:1", "DLROVER_MASTER_SERVICE_TYPE=grpc", "MUSTER_SPARES=1"}
+	got := muster(t, environ, "dlrover-run", "--nnodes=2:3", "--no-python", "true")
+	if got.Status != 2 || !strings.Contains(got.Stderr, "cannot use --spares at DLRover's master (127.0.0.1:1)") {
+		t.Errorf("status %d:\n%s", got.Status, got.Stderr)
 	}
 }

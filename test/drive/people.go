@@ -44,3 +44,15 @@ func ForPeople(stderr string) string {
 	}
 	return b.String()
 }
+
+// WorkersSaid are the lines of workers, without what stands in front, sorted.
+func WorkersSaid(out string) []string {
+	var list []string
+	for line := range strings.Lines(out) {
+		if _, said, ok := strings.Cut(line, "worker "); ok {
+			list = append(list, strings.TrimSpace(said))
+		}
+	}
+	slices.Sort(list)
+	return list
+}

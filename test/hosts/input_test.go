@@ -213,3 +213,53 @@ func TestHostsMany(t *testing.T) {
 	}
 	testutil.Eventually(t, 30*time.Second, "no agent is left", func() bool { return len(drive.Processes(t, cache)) == 0 })
 }
+
+// TestHostsMistakes: what people get wrong and only agents find is refused like the rest, with what was typed and what to
+// try.
+func TestHostsMistakes(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	_, taken, _ := net.SplitHostPort(l.Addr().String())
+	script, slots := drive.WriteScript(t, "train.py", ""), drive.WriteScript(t, "slots", "localhost slots=1\n127.0.0.2 slots=1\n")
+	for name, c := range map[string]struct {
+		args []string
+		want []string
+	}{
+		"a port in use, two hosts": {
+			[]string{"run", "--hosts", "localhost,127.0.0.2", "--master-port", taken, "--", "true"},
+			[]string{"127.0.0.1:" + taken + ": address already in use", "another process has port " + taken},
+		},
+		"a port in use, one host": {
+			[]string{"run", "--hosts", "localhost:2", "--master-port", taken, "--", "true"},
+			[]string{"address already in use", "another process has port " + taken},
+		},
+		"a port in use, torchrun": {[]string{
+			"--hosts", "localhost,127.0.0.2", "torchrun", "--master-port", taken, "--no-python",
+			"true",
+		}, []string{"another process has port " + taken}},
+		"a port in use, deepspeed": {[]string{
+			"deepspeed", "--hostfile", slots, "--master_port", taken, "--no_local_rank",
+			"--no_python", "true",
+		}, []string{"another process has port " + taken}},
+		"a misspelt word of --warm": {
+			[]string{
+				"run", "--hosts", "localhost,127.0.0.2", "--warm", "atuo", "--",
+				"python3", script,
+			},
+			[]string{"did you mean auto?"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := drive.Run(t, nil, c.args...)
+			got.Expect(t, 2, c.want...)
+			if got.Stdout != "" {
+				t.Errorf("it has said %q", got.Stdout)
+			}
+		})
+	}
+}

@@ -1,4 +1,4 @@
-package main
+package clusters
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 
 	"muster/internal/errhint"
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // elasticJob is a real master of DLRover on this machine, and who takes part in its job.
@@ -32,7 +33,7 @@ type elasticJob struct {
 // newElasticJob starts a master for some nodes.
 func newElasticJob(t *testing.T, service string, nodes int) *elasticJob {
 	t.Helper()
-	e := &elasticJob{t: t, bin: testutil.Peer(t, "dlrover"), addr: "127.0.0.1:" + freePort(t), service: service, dir: t.TempDir()}
+	e := &elasticJob{t: t, bin: testutil.Peer(t, "dlrover"), addr: "127.0.0.1:" + drive.FreePort(t), service: service, dir: t.TempDir()}
 	e.startMaster(nodes)
 	return e
 }
@@ -42,7 +43,7 @@ func (e *elasticJob) startMaster(nodes int) {
 	_, port, _ := strings.Cut(e.addr, ":")
 	e.master = exec.CommandContext(context.WithoutCancel(e.t.Context()), filepath.Join(e.bin, "python"), "-m", "dlrover.python.master.main",
 		"--job_name", "job", "--platform", "local", "--node_num", strconv.Itoa(nodes), "--port", port, "--service_type", e.service)
-	e.master.Env, e.master.Stdout, e.master.Stderr = peerEnviron(), &e.log, &e.log
+	e.master.Env, e.master.Stdout, e.master.Stderr = drive.PeerEnviron(), &e.log, &e.log
 	if err := e.master.Start(); err != nil {
 		e.t.Fatal(err)
 	}
@@ -68,9 +69,9 @@ func (e *elasticJob) environ(rank int) []string {
 }
 
 // node starts a node of ours.
-func (e *elasticJob) node(rank int, args ...string) *testJob {
+func (e *elasticJob) node(rank int, args ...string) *drive.Job {
 	e.t.Helper()
-	return start(e.t, e.environ(rank), append([]string{"dlrover-run"}, args...)...)
+	return drive.Start(e.t, e.environ(rank), append([]string{"dlrover-run"}, args...)...)
 }
 
 // agent starts an agent of DLRover.
@@ -78,7 +79,7 @@ func (e *elasticJob) agent(rank int, environ []string, args ...string) (*exec.Cm
 	e.t.Helper()
 	out := &testutil.Buffer{}
 	cmd := exec.CommandContext(e.t.Context(), filepath.Join(e.bin, "dlrover-run"), args...)
-	cmd.Env = slices.Concat(peerEnviron(), e.environ(rank), environ)
+	cmd.Env = slices.Concat(drive.PeerEnviron(), e.environ(rank), environ)
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = out, out, 10*time.Second
 	if err := cmd.Start(); err != nil {
 		e.t.Fatal(err)
@@ -95,15 +96,15 @@ func (e *elasticJob) leave(name string) {
 }
 
 // succeed waits for nodes, all of which have to end with success, and returns what their workers have written.
-func (e *elasticJob) succeed(nodes ...*testJob) string {
+func (e *elasticJob) succeed(nodes ...*drive.Job) string {
 	e.t.Helper()
 	all := ""
 	for i, n := range nodes {
-		got := n.wait()
-		if got.status != 0 {
-			e.t.Errorf("node %d ended with status %d:\n%s\n%s", i, got.status, got.stdout, got.stderr)
+		got := n.End()
+		if got.Status != 0 {
+			e.t.Errorf("node %d ended with status %d:\n%s\n%s", i, got.Status, got.Stdout, got.Stderr)
 		}
-		all += got.stdout
+		all += got.Stdout
 	}
 	if e.t.Failed() {
 		e.t.Fatalf("the master has written\n%s", e.log.String())
@@ -135,14 +136,14 @@ func TestElasticJob(t *testing.T) {
 		ask     bool
 	}
 	ways := []way{{"grpc", 2, false}}
-	if os.Getenv("MUSTER_SOAK") == "1" {
+	if drive.Soak() {
 		ways = append(ways, way{"http", 3, false}, way{"grpc", 2, true}, way{"http", 2, true}, way{"grpc", 1, false})
 	}
 	for _, w := range ways {
 		t.Run(fmt.Sprint(w), func(t *testing.T) {
 			t.Parallel()
 			e := newElasticJob(t, w.service, w.nodes)
-			var nodes []*testJob
+			var nodes []*drive.Job
 			for rank := range w.nodes {
 				environ := e.environ(rank)
 				if w.ask {
@@ -150,7 +151,7 @@ func TestElasticJob(t *testing.T) {
 						return strings.HasPrefix(kv, "DLROVER_MASTER_SERVICE_TYPE=")
 					})
 				}
-				nodes = append(nodes, start(t, environ, "dlrover-run", "--nnodes", strconv.Itoa(w.nodes), "--nproc_per_node=2",
+				nodes = append(nodes, drive.Start(t, environ, "dlrover-run", "--nnodes", strconv.Itoa(w.nodes), "--nproc_per_node=2",
 					"--max_restarts=1",
 					"--no-python", "sh", "-c", shell+
 						`if mkdir $OUT/failed 2>/dev/null; then sleep 0.3; exit 5; fi
@@ -169,21 +170,11 @@ func TestElasticJob(t *testing.T) {
 	}
 }
 
-// What no DLRover's master does is refused by name, before anything is started.
-func TestElasticJobRefuses(t *testing.T) {
-	t.Parallel()
-	environ := []string{"DLROVER_MASTER_ADDR=127.0.0.1:1", "DLROVER_MASTER_SERVICE_TYPE=grpc", "MUSTER_SPARES=1"}
-	got := muster(t, environ, "dlrover-run", "--nnodes=2:3", "--no-python", "true")
-	if got.status != errhint.Usage || !strings.Contains(got.stderr, "cannot use --spares at DLRover's master (127.0.0.1:1)") {
-		t.Errorf("status %d:\n%s", got.status, got.stderr)
-	}
-}
-
 // An agent of DLRover and a node of ours are one job, whichever has rank 0: real PyTorch adds up over all workers,
 // before and after one of ours has failed, and both end with success. With --network-check they are tested together
 // before each of these rounds, as two agents of DLRover are, by their test.
 func TestElasticJobMixed(t *testing.T) {
-	if os.Getenv("MUSTER_SOAK") != "1" {
+	if !drive.Soak() {
 		t.Skip("MUSTER_SOAK=1 runs it")
 	}
 	for _, c := range []struct {
@@ -221,7 +212,7 @@ say("done " + os.environ["RANK"])
 			}
 			args := slices.Concat(c.checks, []string{"--nnodes", "2", "--nproc_per_node", "2", "--max_restarts", "2", script})
 			agent, out := e.agent(theirs, []string{"THEIRS=" + strconv.Itoa(theirs)}, args...)
-			ours := start(t, append(e.environ(1-theirs), "THEIRS="+strconv.Itoa(theirs), "PATH="+e.bin+":"+os.Getenv("PATH")),
+			ours := drive.Start(t, append(e.environ(1-theirs), "THEIRS="+strconv.Itoa(theirs), "PATH="+e.bin+":"+os.Getenv("PATH")),
 				append([]string{"dlrover-run"}, args...)...)
 			all := e.succeed(ours)
 			if err := agent.Wait(); err != nil {
@@ -245,7 +236,7 @@ say("done " + os.environ["RANK"])
 
 // Where the test of DLRover's network check fails on one of two nodes, both leave, as two agents of DLRover do.
 func TestElasticJobUnfit(t *testing.T) {
-	if os.Getenv("MUSTER_SOAK") != "1" {
+	if !drive.Soak() {
 		t.Skip("MUSTER_SOAK=1 runs it")
 	}
 	e := newElasticJob(t, "grpc", 2)
@@ -255,12 +246,12 @@ func TestElasticJobUnfit(t *testing.T) {
 	}
 	args := []string{"--network-check", "--nnodes=2", "--nproc_per_node=1", script}
 	agent, out := e.agent(0, nil, args...)
-	ours := start(t, append(e.environ(1), "MOCK_ERR_RANK=0", "PATH="+e.bin+":"+os.Getenv("PATH")),
+	ours := drive.Start(t, append(e.environ(1), "MOCK_ERR_RANK=0", "PATH="+e.bin+":"+os.Getenv("PATH")),
 		append([]string{"dlrover-run"}, args...)...)
-	got := ours.wait()
-	if got.status != errhint.Undecided || !strings.Contains(got.stderr, "mock error of local rank 0") ||
-		!strings.Contains(got.stderr, "nobody can be blamed") {
-		t.Errorf("status %d:\n%s\n%s", got.status, got.stderr, e.log.String())
+	got := ours.End()
+	if got.Status != errhint.Undecided || !strings.Contains(got.Stderr, "mock error of local rank 0") ||
+		!strings.Contains(got.Stderr, "nobody can be blamed") {
+		t.Errorf("status %d:\n%s\n%s", got.Status, got.Stderr, e.log.String())
 	}
 	if err := agent.Wait(); err == nil || !strings.Contains(out.String(), "failed the node-check procedure") {
 		t.Errorf("DLRover's agent: %v\n%s", err, out.String())
@@ -269,7 +260,7 @@ func TestElasticJobUnfit(t *testing.T) {
 
 // A node that is killed, and the one that Kubernetes starts in its place: the others meet it, whichever it was.
 func TestElasticJobReplaces(t *testing.T) {
-	if os.Getenv("MUSTER_SOAK") != "1" {
+	if !drive.Soak() {
 		t.Skip("MUSTER_SOAK=1 runs it")
 	}
 	for _, killed := range []int{0, 1} {
@@ -280,7 +271,7 @@ func TestElasticJobReplaces(t *testing.T) {
 				"--nnodes=2", "--nproc_per_node=1", "--no-python", "sh", "-c",
 				shell + `touch $OUT/started-$RANK; while [ ! -e $OUT/go ]; do sleep 0.1; done`,
 			}
-			nodes := []*testJob{e.node(0, args...), e.node(1, args...)}
+			nodes := []*drive.Job{e.node(0, args...), e.node(1, args...)}
 			testutil.Eventually(t, time.Minute, "workers run", func() bool {
 				found, err := filepath.Glob(filepath.Join(e.dir, "started-*"))
 				return err == nil && len(found) == 2
@@ -304,7 +295,7 @@ func TestElasticJobReplaces(t *testing.T) {
 
 // A node that fails for good ends alone: the other waits for the one that takes its place.
 func TestElasticJobFails(t *testing.T) {
-	if os.Getenv("MUSTER_SOAK") != "1" {
+	if !drive.Soak() {
 		t.Skip("MUSTER_SOAK=1 runs it")
 	}
 	t.Parallel()
@@ -314,8 +305,8 @@ func TestElasticJobFails(t *testing.T) {
 		shell + `if [ $RANK = 1 ] && mkdir $OUT/failed 2>/dev/null; then sleep 1; exit 7; fi; [ -e $OUT/again ] || sleep 100`,
 	}
 	other, failing := e.node(0, args...), e.node(1, args...)
-	if got := failing.wait(); got.status != 7 {
-		t.Errorf("status %d:\n%s", got.status, got.stderr)
+	if got := failing.End(); got.Status != 7 {
+		t.Errorf("status %d:\n%s", got.Status, got.Stderr)
 	}
 	e.wantLog(`worker-1 restart \d fails: `)
 	e.leave("again")
@@ -325,7 +316,7 @@ func TestElasticJobFails(t *testing.T) {
 // A master that dies leaves workers alone. Where a round is needed after that, the node ends with status 75 and says
 // why, as long as DLRover's agents would try.
 func TestElasticJobLosesMaster(t *testing.T) {
-	if os.Getenv("MUSTER_SOAK") != "1" {
+	if !drive.Soak() {
 		t.Skip("MUSTER_SOAK=1 runs it")
 	}
 	for _, fails := range []bool{false, true} {
@@ -337,7 +328,7 @@ func TestElasticJobLosesMaster(t *testing.T) {
 				"--nnodes=2", "--nproc_per_node=1", "--max_restarts=3", "--no-python", "sh", "-c",
 				shell + `touch $OUT/started-$RANK; while [ ! -e $OUT/go ]; do sleep 0.1; done; sleep 3; exit ` + status,
 			}
-			nodes := []*testJob{e.node(0, args...), e.node(1, args...)}
+			nodes := []*drive.Job{e.node(0, args...), e.node(1, args...)}
 			testutil.Eventually(t, time.Minute, "workers run", func() bool {
 				found, err := filepath.Glob(filepath.Join(e.dir, "started-*"))
 				return err == nil && len(found) == 2
@@ -349,10 +340,10 @@ func TestElasticJobLosesMaster(t *testing.T) {
 				return
 			}
 			for i, n := range nodes {
-				got := n.wait()
-				if got.status != errhint.TryAgain || !strings.Contains(got.stderr, "given up after 5") ||
-					!strings.Contains(got.stderr, "does the pod of the master run") || got.elapsed > 2*time.Minute {
-					t.Errorf("node %d: status %d after %v:\n%s", i, got.status, got.elapsed, got.stderr)
+				got := n.End()
+				if got.Status != errhint.TryAgain || !strings.Contains(got.Stderr, "given up after 5") ||
+					!strings.Contains(got.Stderr, "does the pod of the master run") || got.Elapsed > 2*time.Minute {
+					t.Errorf("node %d: status %d after %v:\n%s", i, got.Status, got.Elapsed, got.Stderr)
 				}
 			}
 		})
@@ -361,7 +352,7 @@ func TestElasticJobLosesMaster(t *testing.T) {
 
 // From the start of a pod's command to the first instruction of its worker, beside DLRover's launcher at the same master.
 func TestElasticJobStarts(t *testing.T) {
-	if os.Getenv("MUSTER_SOAK") != "1" {
+	if !drive.Soak() {
 		t.Skip("MUSTER_SOAK=1 runs it")
 	}
 	took := map[string]time.Duration{}
@@ -377,7 +368,7 @@ func TestElasticJobStarts(t *testing.T) {
 				e.succeed(e.node(0, args...))
 			} else {
 				cmd := exec.CommandContext(t.Context(), filepath.Join(e.bin, "dlrover-run"), args...)
-				cmd.Env = slices.Concat(peerEnviron(), e.environ(0))
+				cmd.Env = slices.Concat(drive.PeerEnviron(), e.environ(0))
 				if out, err := cmd.CombinedOutput(); err != nil {
 					t.Fatalf("%v\n%s", err, out)
 				}

@@ -1,4 +1,4 @@
-package main
+package clusters
 
 import (
 	"fmt"
@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // slurmJob is a job of three nodes on a real Slurm, by the script that muster manifest writes.
@@ -33,11 +34,11 @@ func slurmRun(t *testing.T, flags []string, command ...string) *slurmJob {
 func (j *slurmJob) script(flags []string, command ...string) string {
 	j.t.Helper()
 	args := append([]string{"manifest", "slurm", "--nodes", "3", "-n", "2", "--accelerators", "0"}, flags...)
-	got := muster(j.t, nil, append(append(args, "--"), command...)...)
-	if got.status != 0 {
-		j.t.Fatalf("status %d\n%s", got.status, got.stderr)
+	got := drive.Run(j.t, nil, append(append(args, "--"), command...)...)
+	if got.Status != 0 {
+		j.t.Fatalf("status %d\n%s", got.Status, got.Stderr)
 	}
-	return got.stdout
+	return got.Stdout
 }
 
 // submit submits a script.
@@ -68,7 +69,7 @@ func (j *slurmJob) said() string {
 func (j *slurmJob) says(lines ...string) {
 	j.t.Helper()
 	testutil.Eventually(j.t, time.Minute, fmt.Sprintf("workers say %q", lines), func() bool {
-		said := workersSaid(j.said())
+		said := drive.WorkersSaid(j.said())
 		return !slices.ContainsFunc(lines, func(l string) bool { return !slices.Contains(said, l) })
 	})
 }
@@ -137,7 +138,7 @@ echo "worker $RANK has heard"`)
 // soakSlurm skips a test that runs under make soak alone.
 func soakSlurm(t *testing.T) {
 	t.Helper()
-	if !soakMode() {
+	if !drive.Soak() {
 		t.Skip("TestSlurm is the representative; the others run with MUSTER_SOAK=1")
 	}
 }
@@ -225,19 +226,15 @@ func TestSlurmHowTo(t *testing.T) {
 	soakSlurm(t)
 	t.Parallel()
 	python := testutil.Torch(t)
-	page, err := os.ReadFile("../../docs/how-to/slurm.md")
+	page, err := os.ReadFile(filepath.Join(drive.Root(), "docs/how-to/slurm.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	blocks, err := pageBlocks(string(page))
-	if err != nil {
-		t.Fatal(err)
-	}
-	i := slices.IndexFunc(blocks, func(b block) bool { return b.title == "job.sbatch" })
-	if i < 0 {
+	block := regexp.MustCompile("(?s)\n```\\w+ title=\"job\\.sbatch\"\n(.*?)```").FindSubmatch(page)
+	if block == nil {
 		t.Fatal("the page has no job.sbatch")
 	}
-	script := blocks[i].text
+	script := string(block[1])
 	for _, c := range []struct{ page, here string }{
 		{"--nodes=4\n", "--nodes=3\n#SBATCH --output=train-%j.out\n"},
 		{"#SBATCH --gpus-per-node=8\n", ""},
@@ -297,13 +294,13 @@ func TestSlurmByHand(t *testing.T) {
 	j := &slurmJob{Slurm: testutil.NewSlurm(t, 3), t: t}
 	run := []string{"muster", "run", "-n", "2", "--", "sh", "-c", saySlurm}
 	out, err := j.Command("srun", append([]string{"-N3", "--ntasks-per-node=1"}, run...)...).CombinedOutput()
-	if said := workersSaid(string(out)); err != nil || !slices.Equal(said, slurmRanks(0)) {
+	if said := drive.WorkersSaid(string(out)); err != nil || !slices.Equal(said, slurmRanks(0)) {
 		t.Errorf("%v, workers said %q\n%s", err, said, out)
 	}
 	refused := j.Command("srun", append([]string{"-N3", "--ntasks-per-node=2"}, run...)...)
 	out, err = refused.CombinedOutput()
 	if err == nil || refused.Status() != 2 || !strings.Contains(string(out), "srun --ntasks-per-node=1 muster run") ||
-		len(workersSaid(string(out))) > 0 {
+		len(drive.WorkersSaid(string(out))) > 0 {
 		t.Errorf("%v\n%s", err, out)
 	}
 	// The status of the worker that failed first is srun's.

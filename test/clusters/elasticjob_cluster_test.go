@@ -1,4 +1,4 @@
-package main
+package clusters
 
 import (
 	"bufio"
@@ -15,16 +15,17 @@ import (
 
 	"muster/internal/errhint"
 	"muster/internal/testutil"
+	"muster/test/drive"
 )
 
 // TestElasticJobRelaunches: DLRover's master of a cluster has nodes started. One of them is sick, which muster's check
 // finds: it ends with status 80, the master has another node started with its rank, and the job is done by that.
 func TestElasticJobRelaunches(t *testing.T) {
-	if os.Getenv("MUSTER_SOAK") != "1" {
+	if !drive.Soak() {
 		t.Skip("MUSTER_SOAK=1 runs it")
 	}
 	t.Parallel()
-	e := &elasticJob{t: t, bin: testutil.Peer(t, "dlrover"), addr: "127.0.0.1:" + freePort(t), service: "grpc", dir: t.TempDir()}
+	e := &elasticJob{t: t, bin: testutil.Peer(t, "dlrover"), addr: "127.0.0.1:" + drive.FreePort(t), service: "grpc", dir: t.TempDir()}
 	spec := filepath.Join(e.dir, "spec.yaml") // nobody looks for torch
 	text := "version: 1\ndefaults:\n  count: 1\n  model: NVIDIA H100 80GB HBM3\n  faults: [{kind: no-torch}]\nnodes:\n" +
 		"  node-1: {faults: [{kind: no-torch}, {kind: remap-failed, gpu: 0}]}\n"
@@ -34,7 +35,7 @@ func TestElasticJobRelaunches(t *testing.T) {
 	says, launches := e.startCluster(3)
 	type pod struct {
 		id, rank int
-		job      *testJob
+		job      *drive.Job
 	}
 	pods, ended, running := map[int]pod{}, make(chan int), 3
 	var relaunched []string
@@ -48,7 +49,7 @@ func TestElasticJobRelaunches(t *testing.T) {
 			}
 			environ := append(e.environ(p.rank),
 				"NODE_ID="+strconv.Itoa(p.id), "MUSTER_FAKE="+spec, "MUSTER_FAKE_NODE=node-"+strconv.Itoa(p.id))
-			p.job = start(t, environ, "dlrover-run", "--network-check", "--nnodes=3", "--nproc_per_node=1", "--no-python", "sh", "-c",
+			p.job = drive.Start(t, environ, "dlrover-run", "--network-check", "--nnodes=3", "--nproc_per_node=1", "--no-python", "sh", "-c",
 				shell+"echo done by "+strconv.Itoa(p.id))
 			pods[p.id] = p
 			if p.id > 2 {
@@ -87,9 +88,9 @@ func TestElasticJobRelaunches(t *testing.T) {
 func (e *elasticJob) startCluster(nodes int) (says func(id, rank int, status string), launches chan string) {
 	e.t.Helper()
 	_, port, _ := strings.Cut(e.addr, ":")
-	e.master = exec.CommandContext(context.WithoutCancel(e.t.Context()), filepath.Join(e.bin, "python"), "testdata/elasticjob/cluster.py",
-		port, strconv.Itoa(nodes))
-	e.master.Env, e.master.Stderr = peerEnviron(), &e.log
+	e.master = exec.CommandContext(context.WithoutCancel(e.t.Context()), filepath.Join(e.bin, "python"),
+		drive.Script(e.t, "elasticjob", "cluster.py"), port, strconv.Itoa(nodes))
+	e.master.Env, e.master.Stderr = drive.PeerEnviron(), &e.log
 	in, err := e.master.StdinPipe()
 	if err != nil {
 		e.t.Fatal(err)
