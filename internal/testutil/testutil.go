@@ -20,17 +20,23 @@ const TorchVersion = "2.15.0"
 // well costs no more under a longer one.
 const Patience = 4
 
-// Eventually calls cond every few milliseconds until it returns true, and fails the test with what after some times the
-// deadline. Give deadlines in many seconds: they bound a hang, they do not measure.
+// Eventually calls cond until it returns true, and fails the test with what after some times the deadline: every few
+// milliseconds at first, then less often, and for at most a third of the time, since a cond that starts a
+// program would keep a processor from what it waits for. Give deadlines in many seconds: they bound a hang, they do not
+// measure.
 func Eventually(t testing.TB, deadline time.Duration, what string, cond func() bool) {
 	t.Helper()
 	deadline *= Patience
 	end := time.Now().Add(deadline)
-	for !cond() {
+	for pause := 5 * time.Millisecond; ; pause = min(pause*5/4, 50*time.Millisecond) {
+		asked := time.Now()
+		if cond() {
+			return
+		}
 		if time.Now().After(end) {
 			t.Fatalf("not within %v: %s", deadline, what)
 		}
-		time.Sleep(5 * time.Millisecond) // the pace of polling, nothing is assumed to have happened by then
+		time.Sleep(max(pause, min(2*time.Since(asked), time.Second/4))) // nothing is assumed to have happened by then
 	}
 }
 
