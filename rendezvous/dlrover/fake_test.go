@@ -105,6 +105,18 @@ func (f *fake) heard(begin string) bool {
 	return slices.ContainsFunc(f.said, func(s string) bool { return strings.HasPrefix(s, begin) })
 }
 
+// waits reports whether a node waits for the training.
+func (f *fake) waits(rank int) (waits bool) {
+	f.with(func() { _, waits = f.waiting[rank] })
+	return waits
+}
+
+// forget makes the fake a master that has begun anew.
+func (f *fake) forget() {
+	f.round, f.world, f.waiting, f.kv, f.said = 0, map[int]int{}, map[int]int{}, map[string]any{}, nil
+	f.check = checkFake{agents: f.check.agents, running: f.check.running, without: f.check.without}
+}
+
 // with does something to the fake.
 func (f *fake) with(do func()) {
 	f.mu.Lock()

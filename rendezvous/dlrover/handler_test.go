@@ -355,22 +355,6 @@ func TestMasterIsAway(t *testing.T) {
 	}
 }
 
-// A master that was replaced knows nothing of the job: its nodes tell it again, and the numbers of rounds go on.
-func TestMasterBeginsAnew(t *testing.T) {
-	t.Parallel()
-	f := newFake(t, 2, 2)
-	a, b := open(t, f, 0), open(t, f, 1)
-	next(t, a, b)
-	next(t, a, b)
-	f.mu.Lock()
-	f.round, f.world, f.kv, f.said = 0, map[int]int{}, map[string]any{}, nil
-	f.mu.Unlock()
-	rounds := next(t, a, b)
-	if rounds[0].Number != 2 || rounds[1].Number != 2 || !f.heard("RendezvousParams") {
-		t.Errorf("%+v; the master has heard %q", rounds, f.said)
-	}
-}
-
 // A node that a check has excluded is to be replaced: the master hears that, and not that it has merely failed.
 func TestExcludedNode(t *testing.T) {
 	t.Parallel()

@@ -65,10 +65,9 @@ func (h *Handler) await(ctx context.Context, workers, joined int) (w world, agai
 		if n, err := h.checking(ctx); err != nil || n > 0 {
 			return w, n > 0, err
 		}
-		if w.round != joined { // a round has begun without us
-			if joined, err = h.joinAgain(ctx, w, workers); err != nil {
-				return w, false, err
-			}
+		tell := time.Since(told) >= tellEvery || time.Since(began) >= h.cfg.JoinTimeout
+		if joined, err = h.stillWait(ctx, w, workers, joined, tell); err != nil {
+			return w, false, err
 		}
 		if len(w.nodes) > 0 {
 			began, pending = time.Now(), cmp.Or(pending, time.Now())
@@ -77,7 +76,7 @@ func (h *Handler) await(ctx context.Context, workers, joined int) (w world, agai
 					fmt.Sprintf("this node was in no round for %v", h.cfg.PendTimeout), morePending)
 			}
 		}
-		if time.Since(told) < tellEvery && time.Since(began) < h.cfg.JoinTimeout {
+		if !tell {
 			continue
 		}
 		why, over := h.missing(ctx)
@@ -93,11 +92,30 @@ func (h *Handler) await(ctx context.Context, workers, joined int) (w world, agai
 	}
 }
 
-// joinAgain waits for the round after w, which this node is not in. Where nodes are gathered for that already, nobody
-// knows whether this one still waits, or was in w: it joins once more, which changes nothing for one that waits.
-func (h *Handler) joinAgain(ctx context.Context, w world, workers int) (after int, err error) {
-	if len(w.nodes) == 0 {
+// stillWait has this node wait for the round after w, which it is not in, and returns after which one it waits. Where
+// nodes are gathered for the next one already, nobody knows whether this one still waits, or was in w: it joins once
+// more, which changes nothing for one that waits. So it does at a master that has begun anew: that counts rounds from 0
+// again, or has not heard of this node, which is asked where others train without it, and where look says so.
+func (h *Handler) stillWait(ctx context.Context, w world, workers, joined int, look bool) (after int, err error) {
+	anew := w.round < joined || w.round != joined && len(w.nodes) == 0
+	if !anew && (look || len(w.nodes) > 0) {
+		anew, err = h.forgotten(ctx, helloKey(h.cfg.NodeRank, joined))
+	}
+	switch {
+	case err != nil || !anew && w.round == joined:
+		return joined, err
+	case anew:
 		return h.join(ctx, workers)
 	}
 	return w.round, h.sayHello(ctx, w.round)
+}
+
+// forgotten reports whether the master does not know any more what this node has said under a key.
+func (h *Handler) forgotten(ctx context.Context, key string) (bool, error) {
+	var said []byte
+	err := h.c.insist(ctx, func(ctx context.Context) (err error) {
+		said, err = h.c.lookUp(ctx, key)
+		return err
+	})
+	return len(said) == 0, err
 }

@@ -29,8 +29,8 @@ const (
 	fewNodes = 3
 )
 
-// pairsKey says in the master's store that agents of DLRover test nodes in this job.
-const pairsKey = "muster/network-check"
+// testsKey is under which a node of ours says that it wants to be tested in a rendezvous.
+func testsKey(name string, rank int) string { return "muster/tests/" + name + "/" + strconv.Itoa(rank) }
 
 var _ rendezvous.PairKeeper = (*Handler)(nil)
 
@@ -77,7 +77,7 @@ func (h *Handler) othersWait(ctx context.Context) (n int, err error) {
 }
 
 // pairsWait returns how many agents of DLRover wait for a network check, or 1 where they would notice this node only
-// there: they look for newcomers there alone.
+// there: they look for newcomers there alone, once they have tested each other.
 func (h *Handler) pairsWait(ctx context.Context) (n int, err error) {
 	n, err = h.checking(ctx)
 	h.mu.Lock()
@@ -86,12 +86,15 @@ func (h *Handler) pairsWait(ctx context.Context) (n int, err error) {
 	if err != nil || n > 0 || known {
 		return n, err
 	}
-	var word []byte
+	if err := h.sayParams(ctx); err != nil { // without them a master completes a round of nobody as soon as it is asked
+		return 0, err
+	}
+	var w world
 	err = h.c.insist(ctx, func(ctx context.Context) (err error) {
-		word, err = h.c.lookUp(ctx, pairsKey)
+		w, err = h.c.commWorld(ctx, networkCheck, h.cfg.NodeRank)
 		return err
 	})
-	return len(word), err
+	return min(w.round, 1), err
 }
 
 // pair has this node tested together with agents of DLRover, as they are before each round.
@@ -110,7 +113,6 @@ func (h *Handler) pair(ctx context.Context, workers int) error {
 			h.cfg.Log.Warn().Err(closeErr).Msg("something of the check program is left")
 		}
 	}()
-	err = h.c.insist(ctx, func(ctx context.Context) error { return h.c.set(ctx, pairsKey, []byte("1")) })
 	p := &pairing{h: h, rules: rules, test: test, workers: workers}
 	good := false
 	for try := 0; err == nil && try < pairTries && !good; try++ {
@@ -224,13 +226,25 @@ func (p *pairing) verdict(ctx context.Context, faulty, slow []int) error {
 	return nil
 }
 
+// join joins the master's next round of tests.
+func (p *pairing) join(ctx context.Context, name string) error {
+	h := p.h
+	err := h.sayParams(ctx)
+	for _, say := range []func(context.Context) error{
+		func(ctx context.Context) error { return h.c.set(ctx, testsKey(name, h.cfg.NodeRank), []byte("1")) },
+		func(ctx context.Context) error { return h.c.join(ctx, name, h.cfg.NodeRank, p.workers) },
+	} {
+		if err == nil {
+			err = h.c.insist(ctx, say)
+		}
+	}
+	return err
+}
+
 // meet joins the master's next round of tests and waits for the group of this node.
 func (p *pairing) meet(ctx context.Context, name string) (w world, err error) {
 	h := p.h
-	if err := h.sayParams(ctx); err != nil {
-		return w, err
-	}
-	if err := h.c.insist(ctx, func(ctx context.Context) error { return h.c.join(ctx, name, h.cfg.NodeRank, p.workers) }); err != nil {
+	if err := p.join(ctx, name); err != nil {
 		return w, err
 	}
 	began, told, pending := time.Now(), time.Now(), time.Time{}
@@ -254,7 +268,17 @@ func (p *pairing) meet(ctx context.Context, name string) (w world, err error) {
 			return w, h.notMet(ctx, "join-timeout",
 				fmt.Sprintf("no round of DLRover's network check was complete within %v", h.cfg.JoinTimeout), moreTime)
 		}
-		if time.Since(told) >= tellEvery {
+		tell := time.Since(told) >= tellEvery
+		if tell || len(w.nodes) > 0 { // a master that has begun anew does not know that this node waits
+			anew, err := h.forgotten(ctx, testsKey(name, h.cfg.NodeRank))
+			if err == nil && anew {
+				err = p.join(ctx, name)
+			}
+			if err != nil {
+				return w, err
+			}
+		}
+		if tell {
 			told = time.Now()
 			n, err := h.c.waiting(ctx, name)
 			if err == nil && n < 0 {

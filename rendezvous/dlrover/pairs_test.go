@@ -137,4 +137,39 @@ func TestPairsWithout(t *testing.T) {
 	}
 }
 
+// TestPairsAtRunningJob: agents of DLRover that test nodes look for newcomers in the network check alone. The first node
+// of ours that comes while they train goes there.
+func TestPairsAtRunningJob(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, 2, 2)
+	f.round, f.world = 1, map[int]int{0: 1, 2: 1}
+	f.check = checkFake{agents: []int{0}, rounds: 1, running: 2}
+	for round := range 4 {
+		f.kv[storeKey(networkCheck, round, 3, keyMasterAddr)] = []byte("10.0.0.1")
+		f.kv[storeKey(networkCheck, round, 3, keyMasterPort)] = []byte("2345")
+	}
+	n := open(t, f, 1)
+	var groups []rendezvous.PairGroup
+	n.AtPairs(rendezvous.Pairs{Open: func(context.Context) (rendezvous.PairTest, error) { return pairTest{groups: &groups}, nil }})
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := n.Next(ctx, rendezvous.Member{LocalWorldSize: 1})
+		ended <- err
+	}()
+	testutil.Eventually(t, time.Minute, "the node is in the network check", func() (tested bool) {
+		f.with(func() { tested = f.check.rounds == 2 })
+		return tested
+	})
+	f.with(func() { // the agent meets the node after that
+		f.kv[torchKey(2, keyMasterAddr)], f.kv[torchKey(2, keyMasterPort)] = []byte("10.0.0.1"), []byte("99")
+	})
+	testutil.Eventually(t, time.Minute, "the node waits for the training", func() bool { return f.waits(1) })
+	f.with(func() { f.waiting[0] = 1 })
+	if err := <-ended; err != nil || len(groups) != 1 || !n.Paired() {
+		t.Errorf("%v, %v", err, groups)
+	}
+}
+
 func noTest(context.Context) (rendezvous.PairTest, error) { return nil, errors.New("no torch") }

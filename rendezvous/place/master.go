@@ -26,6 +26,22 @@ func (e *masterError) Error() string { return "a master of DLRover answers there
 // askPatience bounds how long a server that may be a master is asked for what only a master knows.
 const askPatience = 10 * time.Second
 
+// masterPatience is how long a pod of DLRover's operator waits for its master, as DLRover's agents do (0.6.1, read).
+const masterPatience = time.Minute
+
+// masterHint is what helps where neither a master of DLRover nor a store answers.
+const masterHint = "does the pod of DLRover's master run, and is DLROVER_MASTER_ADDR its address? " +
+	"Where the nodes need no master, does the node there run whose muster serves the store?"
+
+// patience bounds how long this node waits for who is at the endpoints. The master of a job has been there before its
+// pods, which know the job by JOB_UID; other nodes may come later than this one.
+func (m *meeting) patience() time.Duration {
+	if m.DLRover.Service == job.MasterAsked && m.DLRover.JobUID != "" {
+		return min(m.JoinTimeout, masterPatience)
+	}
+	return m.JoinTimeout
+}
+
 // findMaster is a masterError where the first endpoint may be that of DLRover's master, and is.
 func (m *meeting) findMaster(ctx context.Context) error {
 	if m.DLRover.Service != job.MasterAsked {

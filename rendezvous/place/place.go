@@ -204,7 +204,7 @@ func orderBy(switches *topology.Topology) func([]membership.Placement) []int {
 
 // open reaches the agents' store, or serves it, and opens this node's own for the workers.
 func (m *meeting) open(ctx context.Context, cfg *membership.Config) (err error) {
-	joining, cancel := context.WithTimeout(ctx, m.JoinTimeout)
+	joining, cancel := context.WithTimeout(ctx, m.patience())
 	defer cancel()
 	if m.Backend == "etcd" {
 		err = m.openEtcd(joining, cfg)
@@ -277,7 +277,7 @@ func (m *meeting) openTCP(ctx context.Context, cfg *membership.Config) error {
 			if err == nil {
 				return nil
 			}
-			last = fmt.Errorf("cannot reach %s: %w", m.place(e), err)
+			last = m.unreached(e, err)
 			if i+1 < len(m.Endpoints) {
 				last = nil
 			}
@@ -290,7 +290,7 @@ func (m *meeting) openTCP(ctx context.Context, cfg *membership.Config) error {
 		}
 		if time.Since(told) >= progressEvery {
 			told = time.Now()
-			m.log.Warn().Err(m.explain(last)).Dur("dur_ms", time.Since(began)).Msg("waiting for the host of the store")
+			m.log.Warn().Err(m.explain(last)).Dur("dur_ms", time.Since(began)).Msg("waiting for " + m.awaited())
 		}
 		select {
 		case <-time.After(pause):
@@ -409,6 +409,23 @@ func (m *meeting) place(e job.Endpoint) string {
 		return "the store of node rank 0 at " + e.String()
 	}
 	return "the store at " + e.String()
+}
+
+// unreached is the error of an endpoint at which no store is reached.
+func (m *meeting) unreached(e job.Endpoint, why error) error {
+	if m.DLRover.Service != job.MasterAsked || errhint.CodeOf(why) == errhint.Usage {
+		return fmt.Errorf("cannot reach %s: %w", m.place(e), why)
+	}
+	text := fmt.Sprintf("cannot reach DLRover's master, or a store of muster, at %s: %v", e, why)
+	return errhint.With(errors.New(text), masterHint) // the hint of why speaks of a store alone
+}
+
+// awaited is for whom this node waits that finds nobody yet.
+func (m *meeting) awaited() string {
+	if m.DLRover.Service == job.MasterAsked {
+		return "DLRover's master, or the host of a store of muster, at DLROVER_MASTER_ADDR"
+	}
+	return "the host of the store"
 }
 
 // active reports whether one of endpoints serves the store of this job.
