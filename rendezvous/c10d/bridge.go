@@ -75,6 +75,7 @@ type Bridge struct {
 	ours     Nodes     // our nodes that may be in the state
 	peers    []Peer    // as it was when the last decision was made
 	joined   *round    // what Join returned last, nil before
+	last     Round     // the round that was completed with us last
 	master   master    // where the workers of that round met
 	own      ownMaster // what the caller's function returned last
 	opened   opening
@@ -255,10 +256,7 @@ func (b *Bridge) decide(ctx context.Context, p *goal) (Decision, error) {
 	b.warnOfClocks()
 	in := Input{
 		State: b.state, Members: members, Leaving: leaving, Settings: b.cfg.Settings, Now: now, Want: p.want, Deadline: p.deadline,
-		Successors: true, HeadStart: b.headStart(), Excused: p.nobody, Seen: b.seen,
-	}
-	if b.joined != nil {
-		in.Round = b.joined.Round
+		Round: b.last, Successors: true, HeadStart: b.headStart(), Excused: p.nobody, Seen: b.seen,
 	}
 	b.show()
 	if p.want == WantJoin && b.holdsBack(members, now) {

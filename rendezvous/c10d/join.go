@@ -145,6 +145,7 @@ func (b *Bridge) notJoined(err error) error {
 
 // begun makes a round of what Step has joined.
 func (b *Bridge) begun(r Round) (*round, error) {
+	b.last = r
 	j := &round{
 		Round: r, order: make([]Node, len(r.Ranks)), peers: make(map[Node]Peer),
 		prefix: b.prefix(r.Number), legacy: b.state.Naive || b.state.FQDN,

@@ -202,18 +202,36 @@ func (s *State) afterRemoval(minNodes int) {
 	}
 }
 
-// remember notes the ranks of a complete round, once per round and before anything is changed in it.
-func (s *State) remember() {
+// remember notes the ranks of a complete round, once per round and before anything is changed in it. Of the round that
+// we have joined last they are those that we have joined it with: members may have left since, whose ranks stay free for
+// who comes back, and nobody else is to be moved to them.
+func (s *State) remember(joined Round) {
+	if s.RanksRound < joined.Number && joined.Number <= s.Round && s.continues(joined) {
+		s.Ranks, s.RanksRound = maps.Clone(joined.Ranks), joined.Number
+	}
 	if s.Complete && s.RanksRound != s.Round {
 		s.Ranks, s.RanksRound = maps.Clone(s.Participants), s.Round
 	}
+}
+
+// continues reports whether the state has come of a round: that is over, or it goes on, and all who take part have the
+// ranks that they had.
+func (s *State) continues(joined Round) bool {
+	if joined.Number == s.Round {
+		for n, rank := range s.Participants {
+			if was, in := joined.Ranks[n]; !in || was != rank {
+				return false
+			}
+		}
+	}
+	return len(joined.Ranks) > 0 && (s.Complete || joined.Number < s.Round)
 }
 
 // complete fixes the participants and gives them ranks. See assignRanks for ours.
 func (s *State) complete(ours Nodes) {
 	s.Complete, s.Deadline = true, time.Time{}
 	s.Participants = assignRanks(s.Participants, s.Ranks, ours)
-	s.remember()
+	s.remember(Round{})
 }
 
 // assignRanks ranks the participants. Upstream sorts them anew in every round, so that one newcomer can change the rank

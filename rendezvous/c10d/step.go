@@ -90,7 +90,7 @@ type Input struct {
 	// Deadline is the end of the operation on Now.Mono's clock: Settings.Deadline at its beginning, then what the last
 	// Decision returned. Staying has none.
 	Deadline time.Duration
-	// Round is the round that WantStay is about.
+	// Round is the round that was joined last, which WantStay is about.
 	Round Round
 	// Successors says that all nodes but ours are agents of upstream, one of whom may have to inherit rank 0: see successor.
 	Successors bool

@@ -2,6 +2,7 @@ package c10d_test
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -89,6 +90,43 @@ func TestFinish(t *testing.T) {
 			}
 			if c.joined != nil && (d.Round.Number != 3 || d.Round.Rank != 1) {
 				t.Errorf("joined round %d with rank %d, want round 3 with rank 1", d.Round.Number, d.Round.Rank)
+			}
+		})
+	}
+}
+
+// TestRanksOfJoinedRound: what is noted of a round that an agent of upstream has completed are the ranks with which it was
+// joined, also where members have left, or all have, before we write for the first time.
+func TestRanksOfJoinedRound(t *testing.T) {
+	three := map[c10d.Node]int{named("a"): 0, named("b"): 1, named("c"): 2}
+	two := map[c10d.Node]int{named("b"): 1, named("c"): 2}
+	joined := c10d.Round{Number: 3, Rank: 1, Ranks: three}
+	for name, c := range map[string]struct {
+		joined c10d.Round
+		change func(*c10d.State)
+		want   map[c10d.Node]int
+		of     int
+	}{
+		"a member has left":          {joined, func(*c10d.State) {}, three, 3},
+		"the round is over":          {joined, func(s *c10d.State) { s.Complete, s.Round = false, 4 }, three, 3},
+		"the next one is complete":   {joined, func(s *c10d.State) { s.Round = 4 }, two, 4},
+		"none was joined":            {c10d.Round{}, func(*c10d.State) {}, two, 3},
+		"another one was joined":     {c10d.Round{Number: 2, Ranks: three}, func(*c10d.State) {}, two, 3},
+		"the ranks are not those":    {joined, func(s *c10d.State) { s.Participants[named("c")] = 0 }, nil, 3},
+		"somebody has noted already": {joined, func(s *c10d.State) { s.Ranks, s.RanksRound = two, 3 }, two, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := completeState(map[string]int{"b": 1, "c": 2})
+			c.change(s)
+			if c.want == nil {
+				c.want = maps.Clone(s.Participants)
+			}
+			d := decide(s, c10d.WantExit, c.joined)
+			if d.State == nil {
+				t.Fatalf("decides %q, and writes nothing", d.Action)
+			}
+			if diff := cmp.Diff(c.want, d.State.Ranks); diff != "" || d.State.RanksRound != c.of {
+				t.Errorf("notes of round %d, want %d (-want +got):\n%s", d.State.RanksRound, c.of, diff)
 			}
 		})
 	}

@@ -21,7 +21,7 @@ func (t *turn) change() *State {
 			t.st.Naive, t.st.FQDN = t.Settings.Legacy, t.Settings.Legacy
 		}
 	}
-	t.st.remember()
+	t.st.remember(t.Round)
 	return t.st
 }
 
