@@ -21,7 +21,9 @@ func TestAccelerator(t *testing.T) {
 	}
 	// Python leaves no compiled files in the tree.
 	env := []string{"PYTHONPATH=" + stub, "PYTHONDONTWRITEBYTECODE=1"}
-	n := open(t, devicecheck.Config{Python: []string{testutil.Torch(t)}, Devices: 2, Device: "npu", Sample: 5 * time.Millisecond}, env...)
+	n := open(t, forked(t, devicecheck.Config{
+		Python: []string{testutil.Torch(t)}, Devices: 2, Device: "npu", Sample: 5 * time.Millisecond,
+	}), env...)
 	results, err := n.Local(t.Context())
 	if err != nil || len(results) != 2 {
 		t.Fatalf("%+v, %v", results, err)

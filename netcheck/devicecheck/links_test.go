@@ -26,9 +26,9 @@ func TestSwitchbox(t *testing.T) {
 		{Ends: ends(9, 8), Error: "CUDA error: an illegal memory access\nwas encountered"},
 		{Ends: ends(10, 9), MBps: 20000, OneWay: true},
 	}}
-	n := open(t, devicecheck.Config{
+	n := open(t, forked(t, devicecheck.Config{
 		Python: []string{testutil.Torch(t)}, Fake: links, Sample: 20 * time.Millisecond, LinkLimit: 15 * time.Second,
-	})
+	}))
 	pairs := []devicecheck.Pair{{0, 1}, {2, 4}, {3, 5}, {7, 6}, {8, 1}, {8, 9}, {9, 10}, {11, 12}, {10, 11}}
 	if _, err := n.Local(t.Context()); err == nil {
 		t.Error("a program without devices tested one")
@@ -122,8 +122,9 @@ for mbps in (2000, 20000, 400000):
 // TestLinksOfWhichNothingIsSaid: a description with devices alone has links, as fast as the documentation promises.
 func TestLinksOfWhichNothingIsSaid(t *testing.T) {
 	t.Parallel()
-	n := open(t,
-		devicecheck.Config{Python: []string{testutil.Torch(t)}, Fake: &devicecheck.FakeLinks{Count: 2}, Sample: 20 * time.Millisecond})
+	n := open(t, forked(t, devicecheck.Config{
+		Python: []string{testutil.Torch(t)}, Fake: &devicecheck.FakeLinks{Count: 2}, Sample: 20 * time.Millisecond,
+	}))
 	testutil.Eventually(t, time.Minute, "a look for which there was a core shows both rates", func() bool {
 		results, err := n.Switchbox(t.Context(), []devicecheck.Pair{{0, 1}})
 		if err != nil || len(results) != 1 || results[0].Err != nil {
@@ -177,10 +178,10 @@ func TestSwitchboxCost(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	var steps []string
-	n := open(t, devicecheck.Config{
+	n := open(t, forked(t, devicecheck.Config{
 		Python: []string{pythons(t)["oldest"]}, LinkLimit: 15 * time.Second, // 16 copies each way would take longer
 		Fake: &devicecheck.FakeLinks{Count: 4, Links: []devicecheck.FakeLink{{Ends: &devicecheck.Pair{0, 1}, MBps: 400}}},
-	})
+	}))
 	n.steps = func(_ int, step string) { // no process runs before the first command
 		mu.Lock()
 		defer mu.Unlock()
@@ -208,10 +209,10 @@ func TestSwitchboxCost(t *testing.T) {
 // A single number that arrives wrong is found, wherever it is.
 func TestSwitchboxLooksAtAll(t *testing.T) {
 	t.Parallel()
-	n := open(t, devicecheck.Config{
+	n := open(t, forked(t, devicecheck.Config{
 		Python: []string{pythons(t)["oldest"]},
 		Fake:   &devicecheck.FakeLinks{Count: 2, Links: []devicecheck.FakeLink{{Corrupt: true}}},
-	})
+	}))
 	results, err := n.Switchbox(t.Context(), []devicecheck.Pair{{0, 1}})
 	if err != nil || len(results) != 1 || results[0].Err != nil || !results[0].Corrupt() {
 		t.Errorf("%+v, %v", results, err)

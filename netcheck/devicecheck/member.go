@@ -63,7 +63,7 @@ func (c *Program) start(ctx context.Context, local int) (_ *member, err error) {
 		m.forked = m.proc != nil
 	}
 	if m.proc == nil {
-		if m.proc, err = c.cfg.Tree.Start(spec); err != nil {
+		if m.proc, err = c.cfg.start(spec); err != nil {
 			return nil, err
 		}
 	}

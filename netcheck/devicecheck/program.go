@@ -70,6 +70,8 @@ type Config struct {
 	Progress func(local int, step string)
 	// Log gets a warning for a process that ended idle and for one that does not die. The zero value logs nothing.
 	Log zerolog.Logger
+
+	start func(proc.Spec) (*proc.Process, error) // Tree.Start, but in tests
 }
 
 // StepText is what Config.Progress is told, for people.
@@ -131,6 +133,9 @@ func Open(ctx context.Context, cfg Config) (*Program, error) {
 	}
 	if cfg.NoTorch {
 		cfg.Fork = nil // torch may be imported there, and would be found
+	}
+	if cfg.start == nil {
+		cfg.start = cfg.Tree.Start
 	}
 	cfg.Python = slices.Clone(cfg.Python)
 	dir, err := os.MkdirTemp(cfg.Scratch, "muster-check-")

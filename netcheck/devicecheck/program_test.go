@@ -40,7 +40,8 @@ func TestMain(m *testing.M) {
 	}
 	if !testing.Short() {
 		const python = "/usr/bin/python3"
-		out, err := exec.CommandContext(context.Background(), python, "-c", "import torch; print(torch.__version__)").Output()
+		const version = "import importlib.metadata as m; print(m.version('torch'))" // to import it would take a second
+		out, err := exec.CommandContext(context.Background(), python, "-c", version).Output()
 		if err == nil && bytes.HasPrefix(out, []byte("1.")) {
 			oldest = python
 		}
@@ -51,7 +52,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	status := m.Run()
-	if err := errors.Join(tree.Stop(context.Background(), proc.Ladder{}), tree.Close(), goleak.Find()); err != nil {
+	if err := errors.Join(closeTemplates(), tree.Stop(context.Background(), proc.Ladder{}), tree.Close(), goleak.Find()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		status = 1
 	}
@@ -203,7 +204,7 @@ func TestHealthyNodes(t *testing.T) {
 			// What the user's Python prints is no concern of ours, wherever and whenever it does.
 			noise := t.TempDir()
 			write(t, filepath.Join(noise, "sitecustomize.py"), `import os; print("{}"); os.write(1, b'{"event": "done"}\n')`)
-			single := open(t, devicecheck.Config{Python: []string{python}, Devices: 1})
+			single := open(t, forked(t, devicecheck.Config{Python: []string{python}, Devices: 1}))
 			double := open(t, devicecheck.Config{Python: []string{python, "-W", "ignore"}, Devices: 2, Dir: t.TempDir()},
 				"PYTHONPATH="+noise)
 
@@ -293,8 +294,8 @@ func TestCloseKills(t *testing.T) {
 func TestFaultsAmongNodes(t *testing.T) {
 	t.Parallel()
 	python := testutil.Torch(t) // the oldest one's messages about a stopped peer differ
-	a := open(t, devicecheck.Config{Python: []string{python}, Devices: 1})
-	b := open(t, devicecheck.Config{Python: []string{python}, Devices: 2})
+	a := open(t, forked(t, devicecheck.Config{Python: []string{python}, Devices: 1}))
+	b := open(t, forked(t, devicecheck.Config{Python: []string{python}, Devices: 2}))
 	healthy(t, "before", a, b)
 
 	t.Run("killed", func(t *testing.T) {
@@ -473,7 +474,7 @@ func TestForkInheritsWhatIsNoFaultOfTheDevice(t *testing.T) {
 			if c.links {
 				cfg.Devices, cfg.Fake, cfg.Sample = 0, &devicecheck.FakeLinks{Count: 2}, 20*time.Millisecond
 			}
-			n := open(t, cfg)
+			n := open(t, forked(t, cfg)) // those behind the forks
 			if c.links {
 				results, err := n.Switchbox(t.Context(), []devicecheck.Pair{{0, 1}, {1, 0}})
 				if err != nil || len(results) != 2 || results[0].Err != nil || results[1].Err != nil {

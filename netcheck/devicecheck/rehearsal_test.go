@@ -15,8 +15,8 @@ import (
 // rehearsal opens a program whose program is told of faults, in the form that a spec gives them.
 func rehearsal(t *testing.T, devices int, faults string) *node {
 	t.Helper()
-	return open(t, devicecheck.Config{Python: []string{pythons(t)["oldest"]}, Devices: devices}, "MUSTER_FAKE_FAULT=["+faults+"]",
-		"MUSTER_RUN_DIR="+t.TempDir())
+	cfg := forked(t, devicecheck.Config{Python: []string{pythons(t)["oldest"]}, Devices: devices})
+	return open(t, cfg, "MUSTER_FAKE_FAULT=["+faults+"]", "MUSTER_RUN_DIR="+t.TempDir())
 }
 
 // TestRehearsedFaults: each fault happens in its process and its test, and in no other.
