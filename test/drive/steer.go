@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -27,6 +28,15 @@ func Beside(t *testing.T, runtimeDir string, args ...string) Outcome {
 	began := time.Now()
 	_ = cmd.Run() // its status says it
 	return Outcome{cmd.ProcessState.ExitCode(), out.String(), err.String(), time.Since(began)}
+}
+
+// ID names the job for commands beside it: other jobs of this user may run on the machine.
+func (j *Job) ID() string { return strconv.Itoa(j.Process.Pid) }
+
+// Beside runs muster beside the job, which it names behind args.
+func (j *Job) Beside(args ...string) Outcome {
+	j.t.Helper()
+	return Beside(j.t, j.RuntimeDir, append(args, j.ID())...)
 }
 
 // StatusOf is what muster status says of a job.

@@ -40,7 +40,7 @@ type scenario struct {
 }
 
 var scenarios = []scenario{
-	{name: "basic", worker: "exit 0", starts: 1},
+	{name: "basic", worker: "exit 0", starts: 1, soak: true}, // TestJobFileKinds, and "pause", which ends as well
 	{name: "debug", worker: "exit 0", steer: debugged, status: 143},
 	{name: "pause", worker: "until [ $k = 1 -a -e end ]; do sleep 0.2; done", starts: 2, steer: pausedAndResumed},
 	{name: "limit", worker: "[ $r = 0 ] || exit 9; sleep 1000", status: 9, starts: 2, ruled: true},
@@ -51,7 +51,7 @@ var scenarios = []scenario{
 		steer: func(t *testing.T, j *drive.Job, dir string) {
 			t.Helper()
 			startAgain(t, dir, func() {
-				drive.Beside(t, j.RuntimeDir, "kill-node", "1").Expect(t, 0, "kills itself")
+				j.Beside("kill-node", "1").Expect(t, 0, "kills itself")
 			})
 		},
 	},
@@ -70,7 +70,7 @@ func debugged(t *testing.T, j *drive.Job, dir string) {
 		_, err := os.Stat(filepath.Join(dir, "debugged"))
 		return err == nil
 	})
-	drive.Beside(t, j.RuntimeDir, "stop").Expect(t, 0)
+	j.Beside("stop").Expect(t, 0)
 }
 
 // startAgain has something done that both workers start again for, and lets those end.
@@ -94,12 +94,12 @@ func startAgain(t *testing.T, dir string, do func()) {
 func pausedAndResumed(t *testing.T, j *drive.Job, dir string) {
 	t.Helper()
 	startAgain(t, dir, func() {
-		drive.Beside(t, j.RuntimeDir, "pause").Expect(t, 0, "muster resume")
-		drive.UntilPhase(t, j.RuntimeDir, report.PhasePaused)
+		j.Beside("pause").Expect(t, 0, "muster resume")
+		drive.UntilPhase(t, j.RuntimeDir, report.PhasePaused, j.ID())
 		if left := drive.Processes(t, filepath.Join(dir, "worker")); len(left) > 0 {
 			t.Errorf("workers run while the job is paused: %d", left)
 		}
-		drive.Beside(t, j.RuntimeDir, "resume").Expect(t, 0)
+		j.Beside("resume").Expect(t, 0)
 	})
 }
 
@@ -199,14 +199,14 @@ spec:
 		})
 	}
 	seen("of 2", 2)
-	drive.Beside(t, j.RuntimeDir, "scale", "3").Expect(t, 2, "allows 1 to 2")
-	drive.Beside(t, j.RuntimeDir, "scale", "1").Expect(t, 0, "goes on with 1 node")
+	j.Beside("scale", "3").Expect(t, 2, "allows 1 to 2")
+	j.Beside("scale", "1").Expect(t, 0, "goes on with 1 node")
 	seen("of 1", 1)
-	drive.Beside(t, j.RuntimeDir, "scale", "2").Expect(t, 0, "started again on 127.0.0.2")
+	j.Beside("scale", "2").Expect(t, 0, "started again on 127.0.0.2")
 	seen("of 2", 4)
-	drive.Beside(t, j.RuntimeDir, "kill-node", "1").Expect(t, 0, "kills itself")
+	j.Beside("kill-node", "1").Expect(t, 0, "kills itself")
 	seen("of 2", 6)
-	drive.Beside(t, j.RuntimeDir, "stop").Expect(t, 0)
+	j.Beside("stop").Expect(t, 0)
 	if got := j.End(); got.Status != 143 {
 		t.Errorf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
