@@ -193,7 +193,8 @@ func TestCkptHorovod(t *testing.T) {
 	python := testutil.Torch(t)
 	for shards, saved := range map[string][2]string{"1": {"True", "False"}, "world": {"True", "True"}} {
 		dir := filepath.Join(t.TempDir(), "checkpoints")
-		got := drive.Run(t, nil, "--ckpt", "on", "horovodrun", "-np", "2", "-H", "localhost:2", python, "-c", `import os, sys, torch
+		got := drive.Run(t, nil, "--ckpt", "on", "--warm", "torch", "horovodrun", "-np", "2", "-H", "localhost:2", python, "-c",
+			`import os, sys, torch
 from muster.checkpoint import Checkpointer, StorageType
 shards = sys.argv[2]
 checkpointer = Checkpointer(sys.argv[1], shards=shards if shards == "world" else int(shards))

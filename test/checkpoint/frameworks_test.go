@@ -16,14 +16,20 @@ import (
 // checkpointd.
 func TestFlashFrameworks(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ peer, script, dir string }{
-		{"deepspeed", "zero.py", "global_step12"},
-		{"accelerate", "hugging.py", "checkpoint-12"},
+	for _, c := range []struct{ peer, script, dir, warm string }{
+		{
+			"deepspeed", "zero.py", "global_step12", // the modules are what an engine imports when it begins
+			"auto,torch._dynamo,torch._inductor.compile_fx,deepspeed.module_inject.auto_ep_layer",
+		},
+		{"accelerate", "hugging.py", "checkpoint-12", "auto"},
 	} {
 		t.Run(c.peer, func(t *testing.T) {
 			python, dir := filepath.Join(testutil.Peer(t, c.peer), "python"), filepath.Join(t.TempDir(), "checkpoints")
-			got := drive.Run(t, []string{"VICTIM=1", "DIE=9", "DS_ACCELERATOR=cpu", "HF_HUB_OFFLINE=1"}, "run", "--ckpt", "on", "-n", "2",
-				"--max-restarts", "1", "--warm", "auto", // an import of transformers takes six seconds of processor time
+			environ := []string{
+				"VICTIM=1", "DIE=9", "DS_ACCELERATOR=cpu", "HF_HUB_OFFLINE=1", "PYTHONPATH=" + drive.Script(t, "standins"),
+			}
+			got := drive.Run(t, environ, "run", "--ckpt", "on", "-n", "2",
+				"--max-restarts", "1", "--warm", c.warm, // an import of transformers takes six seconds of processor time
 				"--", python, "-u", "-W", "ignore", drive.Script(t, "torch", c.script), dir)
 			if got.Status != 0 || strings.Count(got.Stdout, "restored 8 memory") != 2 {
 				t.Fatalf("status %d, or not both ranks restored step 8 from memory\n%s%s", got.Status, got.Stdout, got.Stderr)

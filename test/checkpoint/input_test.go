@@ -202,7 +202,7 @@ func TestSaveToOthers(t *testing.T) {
 func TestSaveAlone(t *testing.T) {
 	t.Parallel()
 	python, dir := testutil.Torch(t), filepath.Join(t.TempDir(), "checkpoints")
-	got := drive.Run(t, nil, "run", "-n", "2", "--ckpt-dir", dir, "--", python, "-c", `import os, time, torch
+	got := drive.Run(t, nil, "run", "-n", "2", "--warm", "torch", "--ckpt-dir", dir, "--", python, "-c", `import os, time, torch
 from muster.checkpoint import Checkpointer, StorageType
 rank = int(os.environ["RANK"])
 c = Checkpointer(shards="world")

@@ -10,6 +10,9 @@ import (
 	"muster/test/drive"
 )
 
+// megatronWarm is what Megatron imports when a job begins, six seconds of processor time in each worker.
+const megatronWarm = "auto,megatron_job,megatron.core.models.gpt,megatron.core.optimizer.distrib_optimizer,megatron.training.checkpointing"
+
 // TestGuideMegatron runs the guide's example of Megatron under dlrover-run, and kills a rank of it.
 func TestGuideMegatron(t *testing.T) {
 	t.Parallel()
@@ -18,11 +21,11 @@ func TestGuideMegatron(t *testing.T) {
 		t.Fatal(err)
 	}
 	env := []string{
-		"PATH=" + testutil.Peer(t, "megatron-core") + ":" + os.Getenv("PATH"), "PYTHONPATH=" + modules,
+		"PATH=" + testutil.Peer(t, "megatron-core") + ":" + os.Getenv("PATH"), "PYTHONPATH=" + modules + ":" + drive.Script(t, "standins"),
 		"PYTHONDONTWRITEBYTECODE=1",
 	}
 	dir := filepath.Join(t.TempDir(), "checkpoints")
-	got := drive.Run(t, env, "dlrover-run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1",
+	got := drive.Run(t, env, "--warm", megatronWarm, "dlrover-run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1",
 		drive.Script(t, "torch", "megatron_guide.py"), dir)
 	if got.Status != 0 || strings.Count(got.Stdout, "restored 5 500") != 2 || strings.Count(got.Stdout, "done") != 2 {
 		t.Fatalf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)

@@ -18,7 +18,7 @@ import (
 func TestShardedCheckpoint(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "checkpoints")
-	got := drive.Run(t, []string{"VICTIM=1", "DIE=9"}, "run", "--ckpt", "on", "--warm", "auto", "-n", "2", "--max-restarts", "1", "--",
+	got := drive.Run(t, []string{"VICTIM=1", "DIE=9"}, "run", "--ckpt", "on", "--warm", "auto,torch._dynamo", "-n", "2", "--max-restarts", "1", "--",
 		testutil.Torch(t), "-u", drive.Script(t, "torch", "fsdp2.py"), dir)
 	if got.Status != 0 || strings.Count(got.Stdout, "restored 8 memory") != 2 {
 		t.Fatalf("status %d, or not both ranks restored step 8 from memory\n%s%s", got.Status, got.Stdout, got.Stderr)
@@ -58,7 +58,8 @@ func TestGuideFSDP(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "checkpoints")
 	got := drive.Run(t, []string{"PATH=" + filepath.Dir(testutil.Torch(t)) + ":" + os.Getenv("PATH")},
-		"dlrover-run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1", drive.Script(t, "torch", "fsdp.py"), dir)
+		"--warm", "auto", "dlrover-run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1",
+		drive.Script(t, "torch", "fsdp.py"), dir)
 	if got.Status != 0 || strings.Count(got.Stdout, "restored 5 memory") != 2 {
 		t.Fatalf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}

@@ -11,6 +11,8 @@ from torch.distributed.checkpoint.optimizer import load_sharded_optimizer_state_
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp import StateDictType
 
+import uncompiled
+
 torch.distributed.init_process_group("gloo")
 rank = int(os.environ["RANK"])
 torch.manual_seed(3)
