@@ -103,7 +103,8 @@ func Peer(t testing.TB, name string) string {
 var debian = sync.OnceValues(func() (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, "/usr/bin/python3", "-c", "import torch; print(torch.__version__)").Output()
+	out, err := exec.CommandContext(ctx, "/usr/bin/python3", "-c",
+		"from importlib.metadata import version; print(version('torch'))").Output() // an import takes a second of processor time
 	return strings.TrimSpace(string(out)), err
 })
 
