@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"al.essio.dev/pkg/shellescape"
 	"golang.org/x/sys/unix"
@@ -66,10 +68,11 @@ func (a *Agent) writeDebug(parent string, w plan.Worker) (string, error) {
 		return "", err
 	}
 	env := filepath.Join(parent, "env")
+	script := append(exportScript(w.Env), commandScript(a.Plan.CommandOf(w.LocalRank), w.Env)...)
 	for _, f := range []struct {
 		dir  string
 		text []byte
-	}{{env, exportScript(w.Env)}, {filepath.Join(a.Plan.RunDir, debugDir), text}} {
+	}{{env, script}, {filepath.Join(a.Plan.RunDir, debugDir), text}} {
 		if err = os.MkdirAll(f.dir, 0o700); err == nil {
 			err = durable.Replace(filepath.Join(f.dir, debugName(w.Rank)), f.text, 0o600)
 		}
@@ -85,11 +88,31 @@ func debugName(rank int) string { return "rank" + strconv.Itoa(rank) }
 
 // enter returns two commands that run argv, the own command of a worker, in its place, as they may be shown.
 func enter(runDir, env string, w plan.Worker, argv []string) []string {
+	script := shellescape.Quote(filepath.Join(env, debugName(w.Rank)))
 	command := shellescape.QuoteCommand(job.ShownArgsBut(argv, w.Env))
-	return []string{
-		"(cd " + shellescape.Quote(w.Dir) + " && . " + shellescape.Quote(filepath.Join(env, debugName(w.Rank))) + " && " + command + ")",
-		fmt.Sprintf("muster exec --rank %d --dir %s -- %s", w.Rank, shellescape.Quote(runDir), command),
+	inExec := command
+	if !pasted(command) {
+		command = `"$@"`
+		inExec = "sh -c " + shellescape.Quote(". "+script+" && "+command)
 	}
+	return []string{
+		"(cd " + shellescape.Quote(w.Dir) + " && . " + script + " && " + command + ")",
+		fmt.Sprintf("muster exec --rank %d --dir %s -- %s", w.Rank, shellescape.Quote(runDir), inExec),
+	}
+}
+
+// pasted reports whether a command that a log shows is what was meant when it is pasted into a shell: a log shows line
+// breaks and other control characters as something else.
+func pasted(command string) bool {
+	return utf8.ValidString(command) && !strings.ContainsFunc(command, func(r rune) bool { return !unicode.IsPrint(r) })
+}
+
+// commandScript makes the worker's own command the arguments of a shell that reads it, where the command cannot be pasted.
+func commandScript(argv []string, env plan.Env) []byte {
+	if pasted(shellescape.QuoteCommand(job.ShownArgsBut(argv, env))) {
+		return nil
+	}
+	return []byte("set -- " + shellescape.QuoteCommand(argv) + "\n")
 }
 
 // clearDebug forgets the ranks of the group before: the next one may have others.

@@ -30,7 +30,7 @@ func jobFileSettings(w *ownWords) []option {
 			help: "Run the job of FILE, YAML for a cluster: " + strings.Join(jobfile.Kinds(), ", ") +
 				". Its replicas become nodes, on this machine or on --hosts; what stands behind -- are further arguments of its " +
 				"command. muster explain FILE says what becomes of each line.",
-			set: later,
+			set: later, once: "a job has one file: put several into one, with a line of --- between them",
 		},
 		{
 			name: "kind", word: &w.Kind, arg: "KIND", group: groupJobFile, use: use{ofJobFile},
@@ -138,8 +138,8 @@ func (f *jobFile) words(words *ownWords, wrong *problems) {
 			own[before] = true
 		case own[before] && !w.Own:
 			continue // muster run in the pods says it
-		case before.given && before == &fromFile.FatalExitCodes && before.text != w.Text:
-			word.text = before.text + "," + w.Text
+		case before.given && before == &fromFile.FatalExitCodes:
+			word.text = bothLists(before.text, w.Text)
 		case before.given && before.text != w.Text:
 			wrong.add(errhint.With(fmt.Errorf("cannot use %s and %s together: muster has one for all nodes of a job",
 				before.written(), word.written()), "give --"+w.Flag))
@@ -195,6 +195,17 @@ func (f *jobFile) words(words *ownWords, wrong *problems) {
 			*here = *word
 		}
 	}
+}
+
+// bothLists are the items of two lists, each once: groups of a job that say the same add nothing.
+func bothLists(a, b string) string {
+	items := strings.Split(a, ",")
+	for item := range strings.SplitSeq(b, ",") {
+		if !slices.Contains(items, item) {
+			items = append(items, item)
+		}
+	}
+	return strings.Join(items, ",")
 }
 
 // launcherHosts takes the hosts away from a job whose launcher reaches them.

@@ -265,3 +265,35 @@ func TestJobFileIgnoresTellsIt(t *testing.T) {
 		t.Errorf("%q: %v", req.Job.Warnings, err)
 	}
 }
+
+// A job has one file: a second one is refused, and the same one again is no other.
+func TestJobFileTwice(t *testing.T) {
+	t.Parallel()
+	for _, second := range []string{"-f", "--job-file", "--job_file"} {
+		_, err := readJob(nil, "-f", "elasticjob.yaml", second, "pytorchjob.yaml")
+		if errhint.CodeOf(err) != errhint.Usage || err == nil || !strings.Contains(errhint.Of(err), "put several into one") ||
+			!strings.Contains(err.Error(), "cannot use --job-file elasticjob.yaml and --job-file pytorchjob.yaml together") {
+			t.Errorf("%v; %s", err, errhint.Of(err))
+		}
+	}
+	if _, err := readJob(nil, "-f", "elasticjob.yaml", "-f", "elasticjob.yaml"); err != nil {
+		t.Error(err)
+	}
+}
+
+// Exit codes at which several groups of a job end it are all taken, each once.
+func TestJobFileFatalCodes(t *testing.T) {
+	t.Parallel()
+	task := "  - {policies: [{exitCode: %d, action: AbortJob}], name: t%d, " +
+		"template: {spec: {containers: [{name: c, command: [sh, -c, 'true']}]}}}\n"
+	text := "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: j}\nspec:\n" +
+		"  policies: [{event: PodEvicted, action: AbortJob}]\n  tasks:\n" + fmt.Sprintf(task, 3, 1) +
+		fmt.Sprintf(task, 4, 2) + fmt.Sprintf(task, 3, 3)
+	req, err := dialect.Read("run", dialect.Invocation{
+		Argv0: "muster", Args: []string{"-f", "f.yaml"}, Machine: dialect.Machine{FreePort: func() (int, error) { return 4321, nil }},
+		ReadFile: func(string) ([]byte, error) { return []byte(text), nil },
+	})
+	if got := req.Job.Restart.Fatal.String(); err != nil || got != "3,4" || req.Job.Restart.ReplaceLimit != 0 {
+		t.Errorf("%s, %v", got, err)
+	}
+}

@@ -259,9 +259,22 @@ type flagWord struct {
 	spellings []string // further ones, with their dashes
 }
 
+// againError is a flag that was given again and cannot be.
+type againError struct {
+	option       *option
+	first, again string
+}
+
+func (e *againError) Error() string {
+	return fmt.Sprintf("cannot use --%[1]s %[2]s and --%[1]s %[3]s together", e.option.name, e.first, e.again)
+}
+
 func (w *flagWord) String() string { return w.text }
 
 func (w *flagWord) Set(text string) error {
+	if w.option != nil && w.option.once != "" && w.text != "" && w.text != text {
+		return &againError{w.option, w.text, text}
+	}
 	if w.separator != "" && w.text != "" {
 		text = w.text + w.separator + text
 	}
@@ -368,6 +381,9 @@ func flagProblem(err error, list []*option) error {
 	}
 	if missing, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
 		return fmt.Errorf("cannot use %s without a value", flagSpelling(missing.GetFlag(), missing.GetSpecifiedShortnames()))
+	}
+	if again, ok := errors.AsType[*againError](err); ok {
+		return errhint.With(again, again.option.once)
 	}
 	return err
 }

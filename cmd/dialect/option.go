@@ -39,6 +39,8 @@ type option struct {
 	// several, lists in files and lines in variables are such words, too, and words of weaker sources count beside
 	// stronger ones; see value.pieces.
 	separator string
+	// once says what helps where the option cannot be given again, empty where the last one counts.
+	once string
 	// def is the default as if it had been typed; noDefault makes it Python's None.
 	def       string
 	noDefault bool

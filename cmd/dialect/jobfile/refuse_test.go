@@ -1,7 +1,9 @@
 package jobfile_test
 
 import (
+	"fmt"
 	"io/fs"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -185,6 +187,35 @@ func TestKindsRefuse(t *testing.T) {
 					return nil, fs.ErrNotExist
 				}
 			})
+		}
+	}
+}
+
+// A Secret that the file and --secrets have both, with other texts, is refused without either text: nobody knows which
+// one is meant.
+func TestSecretTwice(t *testing.T) {
+	t.Parallel()
+	const text = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j}\nspec: {template: {spec: {containers: [{command: [x], " +
+		"%s}]}}}\n---\nkind: Secret\nmetadata: {name: keys}\nstringData: {hub: inside}\n"
+	for _, use := range []string{
+		"env: [{name: TOKEN, valueFrom: {secretKeyRef: {name: keys, key: hub}}}]", "envFrom: [{secretRef: {name: keys}}]",
+	} {
+		for outside, refused := range map[string]bool{"inside": false, "outside": true} {
+			_, err := read(fmt.Sprintf(text, use), func(o *jobfile.Options) {
+				o.Secrets = "dir"
+				o.ReadFile = func(name string) ([]byte, error) {
+					if name == filepath.Join("dir", "keys", "hub") {
+						return []byte(outside), nil
+					}
+					return nil, fs.ErrNotExist
+				}
+				o.ReadDir = func(string) ([]string, error) { return []string{"hub"}, nil }
+			})
+			said := fmt.Sprint(err)
+			if (err != nil) != refused || strings.Contains(said, "inside") || strings.Contains(said, "outside") ||
+				refused && !strings.Contains(said, "the Secret keys in line 6 of the file has another value under hub than --secrets dir") {
+				t.Errorf("%s, %s: %v", use, outside, err)
+			}
 		}
 	}
 }

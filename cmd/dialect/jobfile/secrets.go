@@ -62,11 +62,25 @@ func (r *reader) entry(kind, name, key string) (text string, found bool, err err
 	if !objectName().MatchString(name) || !objectName().MatchString(key) {
 		return "", false, fmt.Errorf("%q and %q are no names of a %s and its key", name, key, kind)
 	}
-	if object := r.object(kind, name); object != nil {
-		all, err := r.data(object)
-		text, found = all[key]
-		return text, found, err
+	beside, there, err := r.besideFile(name, key)
+	object := r.object(kind, name)
+	if object == nil {
+		return beside, there, err
 	}
+	all, dataErr := r.data(object)
+	text, found = all[key]
+	switch {
+	case dataErr != nil:
+		return "", false, dataErr
+	case there && err == nil && found && beside != text:
+		return "", false, fmt.Errorf("the %s %s in line %d of the file has another value under %s than --secrets %s: leave one of them out",
+			kind, name, object.Line, key, r.Secrets)
+	}
+	return text, found, nil
+}
+
+// besideFile is the text of a key in the directory of --secrets.
+func (r *reader) besideFile(name, key string) (text string, found bool, err error) {
 	if r.Secrets == "" || r.ReadFile == nil {
 		return "", false, nil
 	}

@@ -20,22 +20,22 @@ const (
 type volcanoTask struct {
 	name string
 	group
+	rules volcanoRules
 }
 
 func volcanoJob(v value) {
 	r, f := v.r, v.r.file
 	var tasks []volcanoTask
 	retries, retried := volcanoRetries, v
-	least := value{}
+	least, rules := value{}, volcanoRules{}
 	v.object(fields{
 		"tasks": func(list value) { list.list(func(item value) { tasks = append(tasks, item.volcanoTask()) }) },
 		"maxRetry": func(n value) {
 			retries, _ = n.count(0)
 			retried = n
-			n.note(Applied, fmt.Sprintf("--backoff-limit %d: restarts of all nodes together", retries))
 		},
 		"minAvailable": func(n value) { least = n },
-		"policies":     func(p value) { p.volcanoPolicies() },
+		"policies":     func(p value) { p.volcanoPolicies(&rules) },
 		"plugins": func(p value) {
 			p.note(Mapped, "svc and env: nodes are told the names and the number of each other; ssh and MPI plug-ins are the cluster's")
 		},
@@ -60,9 +60,8 @@ func volcanoJob(v value) {
 			least.note(Mapped, "no worker starts before all nodes of the job are there")
 		}
 	}
-	retried.setting("max-restarts", strconv.Itoa(retries))
-	if retries > 0 {
-		retried.setting("backoff-limit", strconv.Itoa(retries))
+	if len(tasks) > 0 { // else there is no pod, which is refused
+		v.volcanoSettle(rules, tasks, retried, retries)
 	}
 	f.beside = func(f *File, i int, at Places) []job.Var {
 		vars := []job.Var{own("VC_TASK_INDEX", strconv.Itoa(f.Pods[i].Index)), own("VK_TASK_INDEX", strconv.Itoa(f.Pods[i].Index))}
@@ -87,7 +86,7 @@ func (v value) volcanoTask() volcanoTask {
 		"name":     func(n value) { t.name, _ = n.text(); n.note(Mapped, "the name of the group of nodes") },
 		"replicas": t.count,
 		"template": func(spec value) { t.template = spec.template(known{}) },
-		"policies": func(p value) { p.volcanoPolicies() },
+		"policies": func(p value) { p.volcanoPolicies(&t.rules) },
 		"maxRetry": cluster("muster counts restarts of all nodes together"),
 		"minAvailable": func(n value) {
 			n.count(0)
@@ -103,36 +102,8 @@ func (v value) volcanoTask() volcanoTask {
 	}
 	if p := t.template.restartPolicy; p.node != nil {
 		if _, ok := p.choice("Never", "OnFailure", "Always"); ok {
-			p.note(Mapped, "all workers start anew together, up to maxRetry")
+			p.note(Mapped, "all workers start anew together, as the policies and maxRetry say")
 		}
 	}
 	return t
-}
-
-// volcanoPolicies reads what becomes of a job at an event.
-func (v value) volcanoPolicies() {
-	v.list(func(item value) {
-		action := ""
-		var act, code value
-		item.object(fields{
-			"action": func(a value) { action, _ = a.text(); act = a },
-			"exitCode": func(c value) {
-				if _, ok := c.count(1); ok {
-					code = c
-				}
-			},
-			"event": func(e value) { e.text() }, "events": func(e value) { e.texts() },
-			"timeout": cluster("muster waits for no event"),
-		})
-		switch {
-		case act.node == nil || item.r.wrong != nil:
-		case code.node != nil && (action == "AbortJob" || action == "TerminateJob"):
-			code.setting("fatal-exit-codes", code.node.Value)
-			code.note(Applied, "--fatal-exit-codes "+code.node.Value)
-		case action == "RestartJob" || action == "RestartTask" || action == "RestartPod" || action == "RestartPartition":
-			act.note(Mapped, "muster starts all workers anew together, and goes on when a lost node is replaced")
-		default:
-			act.note(Mapped, "a job ends when all its nodes have, or one of them has failed for good")
-		}
-	})
 }

@@ -1,0 +1,103 @@
+package jobfile_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// volcano is a job of Volcano with policies of its own, and tasks, each with policies.
+func volcano(policies string, tasks ...string) string {
+	text := "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: j}\nspec:\n  policies: [" + policies + "]\n  tasks:\n"
+	for i, own := range tasks {
+		text += fmt.Sprintf("  - {name: t%d, replicas: %d, policies: [%s], template: {spec: {containers: [{name: c, command: [x]}]}}}\n",
+			i, i+1, own)
+	}
+	return text
+}
+
+// What Volcano does at an event becomes a setting, or is what muster does anyway. What muster cannot do, or nobody knows,
+// is refused by name.
+func TestVolcanoPolicies(t *testing.T) {
+	t.Parallel()
+	const (
+		anew   = "--max-restarts 3 --backoff-limit 3"
+		others = "different policies of failed or lost pods"
+	)
+	for _, c := range []struct {
+		name, policies string
+		tasks          []string
+		words          string // what follows, or
+		wrong          string
+	}{
+		{"none", "", []string{""}, anew, ""},
+		{"restarts", "{event: PodFailed, action: RestartJob}, {event: PodEvicted, action: RestartTask}", []string{"", ""}, anew, ""},
+		{"a failure ends the job", "{event: PodFailed, action: AbortJob}", []string{""}, "--max-restarts 0", ""},
+		{
+			"some are retried", "{exitCode: 3, action: RestartJob}, {event: PodFailed, action: TerminateJob}",
+			[]string{""},
+			"--restart-policy exit-code --retryable-exit-codes 3 " + anew, "",
+		},
+		{
+			"none is, after the event", "{event: PodFailed, action: AbortJob}, {exitCode: 3, action: RestartJob}",
+			[]string{""},
+			"--max-restarts 0", "",
+		},
+		{"a code ends the job", "{exitCode: 3, action: AbortJob}", []string{""}, "--fatal-exit-codes 3 " + anew, ""},
+		{"a loss ends the job", "{events: [PodEvicted], action: AbortJob}", []string{""}, "--restart-limit 0 " + anew, ""},
+		{"all of it", "{event: '*', action: AbortJob}", []string{""}, "--restart-limit 0 --max-restarts 0", ""},
+		{"the same in each task", "", slices.Repeat([]string{"{event: PodFailed, action: AbortJob}"}, 2), "--max-restarts 0", ""},
+		{"the master is done", "", []string{"{event: TaskCompleted, action: CompleteJob}", ""}, "--success-policy rank0 " + anew, ""},
+		{"all are done", "{event: TaskCompleted, action: CompleteJob}", []string{""}, anew, ""},
+		{
+			"left to the cluster", "{event: PodPending, action: RestartJob, timeout: 1h}, {event: Unknown, action: AbortJob}",
+			[]string{""},
+			anew, "",
+		},
+		{"failed for good", "{event: TaskFailed, action: AbortJob}", []string{""}, anew, ""},
+
+		{"a typing error", "{event: PodFaild, action: AbortJob}", []string{""}, "", `unknown value "PodFaild": did you mean PodFailed?`},
+		{"another one", "{events: [PodEvicted, Taskcompleted], action: AbortJob}", []string{""}, "", "did you mean TaskCompleted?"},
+		{"an action", "{event: PodFailed, action: Abort}", []string{""}, "", `unknown value "Abort": did you mean AbortJob?`},
+		{"Volcano's own event", "{event: OutOfSync, action: AbortJob}", []string{""}, "", `unknown value "OutOfSync"`},
+		{
+			"twice", "{event: PodFailed, action: AbortJob}, {event: PodFailed, action: RestartJob}",
+			[]string{""},
+			"", "has the event PodFailed",
+		},
+		{"both", "{event: PodFailed, exitCode: 3, action: AbortJob}", []string{""}, "", "not both"},
+		{"neither", "{action: AbortJob}", []string{""}, "", "neither an event nor an exitCode"},
+		{"no action", "{event: PodFailed}", []string{""}, "", "the policy has no action"},
+		{"a failure is no success", "{event: PodFailed, action: CompleteJob}", []string{""}, "", "cannot do CompleteJob at PodFailed"},
+		{"nor is a code", "{exitCode: 3, action: CompleteJob}", []string{""}, "", "cannot do CompleteJob at an exit code"},
+		{"success is no failure", "{event: TaskCompleted, action: RestartJob}", []string{""}, "", "cannot do RestartJob at TaskCompleted"},
+		{"other tasks", "", []string{"{event: PodFailed, action: AbortJob}", ""}, "", others},
+		{"other losses", "", []string{"", "{event: PodEvicted, action: AbortJob}"}, "", others},
+		{"any task is done", "{event: TaskCompleted, action: CompleteJob}", []string{"", ""}, "", "muster knows success of all nodes"},
+		{"the workers are done", "", []string{"", "{event: TaskCompleted, action: CompleteJob}"}, "", "muster knows success of all nodes"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			f, err := read(volcano(c.policies, c.tasks...), nil)
+			if c.wrong != "" {
+				if err == nil || !strings.Contains(err.Error(), c.wrong) || !strings.Contains(err.Error(), "olicies[") {
+					t.Errorf("%v, want %q at its place", err, c.wrong)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			var words []string
+			for _, w := range f.Words {
+				words = append(words, "--"+w.Flag+" "+w.Text)
+			}
+			if diff := cmp.Diff(c.words, strings.Join(words, " ")); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
