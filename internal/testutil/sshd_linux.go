@@ -233,6 +233,9 @@ func (s *SSHServer) configure(cfg SSHDConfig, hostname, key string) string {
 			env = append(env, sshdQuote(v))
 		}
 	}
+	if dir := os.Getenv("GOCOVERDIR"); dir != "" { // set by make cover
+		env = append(env, sshdQuote("GOCOVERDIR="+dir))
+	}
 	for _, v := range cfg.Env {
 		env = append(env, sshdQuote(v))
 	}

@@ -25,6 +25,11 @@ var launchers = []string{"torchrun", "dlrover-run", "accelerate", "deepspeed", "
 // and runs the tests.
 func Main(m *testing.M) {
 	Prepare()
+	if dir := os.Getenv("MUSTER_COVER"); dir != "" { // make cover: where each process of muster leaves what it has run
+		if err := os.Setenv("GOCOVERDIR", dir); err != nil { // in the place of go test's own, which keeps that of tests alone
+			panic(err)
+		}
+	}
 	dir, err := build()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "cannot build muster for the tests:", err)
@@ -72,6 +77,9 @@ func build() (dir string, err error) {
 	args := []string{"build", "-ldflags=-w"}
 	if raceDetector {
 		name, args = "race", append(args, "-race")
+	}
+	if os.Getenv("MUSTER_COVER") != "" {
+		name, args = name+"-cover", append(args, "-cover", "-coverpkg=./...")
 	}
 	dir = filepath.Join(Root(), "build", "drive", name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
