@@ -38,8 +38,15 @@ func Main(m *testing.M) {
 	if err := os.Setenv("PATH", dir+":"+os.Getenv("PATH")); err != nil {
 		panic(err)
 	}
-	os.Exit(m.Run())
+	status := m.Run()
+	for _, dir := range madeDirs {
+		_ = os.RemoveAll(dir)
+	}
+	os.Exit(status)
 }
+
+// madeDirs are directories for all tests of this process, which end with it.
+var madeDirs []string
 
 // Prepare makes of the surroundings of go test those that people have.
 func Prepare() {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -33,13 +34,24 @@ type HostsRun struct {
 	Began    time.Time
 }
 
+// hostsCache is where hosts keep our binary. All tests of a process have the same one: to pack it, bring it, unpack it and
+// add it up takes a second and more of processor time. A test of how it comes has a place of its own.
+var hostsCache = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "muster-hosts-")
+	madeDirs = append(madeDirs, dir)
+	return dir, err
+})
+
 // NewHostsJob makes a launcher's host and n others, whose servers may be changed.
 func NewHostsJob(t *testing.T, n int, change ...func(name string, cfg *testutil.SSHDConfig)) *HostsJob {
 	t.Helper()
 	testutil.Long(t)
 	all := testutil.Hosts(t, n+1)
 	j := &HostsJob{T: t, Launcher: all[0], On: all[1:], Client: testutil.NewSSHClient(t), Out: t.TempDir()}
-	cache := t.TempDir() // one file system: our binary is brought once
+	cache, err := hostsCache()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, h := range j.On {
 		cfg := testutil.SSHDConfig{Client: j.Client, Host: h, Env: []string{"XDG_CACHE_HOME=" + cache, EndAtOnce}}
 		for _, f := range change {
