@@ -32,7 +32,7 @@ KIND is one of ` + strings.Join(manifest.Targets(), ", ") + ".",
   muster convert job.yaml --to slurm --deadline 12h > job.sbatch`,
 		Annotations: map[string]string{exitAnnotation: "  0  the file was written to standard output\n" +
 			"  2  usage error, or a file that cannot be converted; nothing was written\n"},
-		Args: cobra.ExactArgs(1),
+		Args: oneJobFile("muster convert pytorchjob.yaml --to jobset"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !slices.Contains(manifest.Targets(), to) {
 				return errhint.Usagef("--to %q: choose one of %s", to, strings.Join(manifest.Targets(), ", "))

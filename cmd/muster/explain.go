@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+
 	"github.com/spf13/cobra"
 
 	"muster/cmd/dialect"
@@ -21,7 +23,7 @@ func newExplainCmd(a *app) *cobra.Command {
 First which replica would run where, and what; then each line of the file: applied
 (muster does as it says), mapped (muster does so in its own way), cluster (left to
 the cluster, with the reason), missing (a start needs it), unknown (with --lenient).`,
-		Args: cobra.ExactArgs(1),
+		Args: oneJobFile("muster explain pytorchjob.yaml"),
 		Annotations: map[string]string{
 			exitAnnotation: "  0  told\n  2  usage error, or a file that muster run would refuse\n",
 		},
@@ -61,4 +63,18 @@ the cluster, with the reason), missing (a start needs it), unknown (with --lenie
 	flags.StringArrayVar(&set, "set", nil, "read the file as if VALUE stood at PATH; may be given again")
 	flags.BoolVar(&lenient, "lenient", false, "list fields that nobody knows, where they would be refused")
 	return cmd
+}
+
+// oneJobFile takes one word, the name of a job file, as the example does.
+func oneJobFile(example string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == 1 {
+			return nil
+		}
+		what := "no job file is named"
+		if len(args) > 1 {
+			what = fmt.Sprintf("%s and %s are two files, and a job has one", args[0], args[1])
+		}
+		return errhint.With(errhint.Usagef("cannot %s: %s", cmd.Name(), what), example)
+	}
 }

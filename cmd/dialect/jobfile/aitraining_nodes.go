@@ -50,12 +50,7 @@ func (j *aitrainingJob) launched() {
 	first := r.pod(launcher.template, launcher.role, f.Name+"-"+launcher.role+"-0", 0, launcher.at.source())
 	f.Launcher = &first
 	for _, g := range trainers {
-		for _, x := range g.template.env {
-			f.Lines = append(f.Lines, Line{
-				Path: "env of " + g.role, Source: x.Source.Name, line: g.template.container.node.Line, Value: x.Name, State: Cluster,
-				As: "processes that the launcher starts over ssh do not have the variables of the container",
-			})
-		}
+		f.unread(g.template)
 	}
 	f.beside = func(f *File, _ int, at Places) []job.Var {
 		vars := f.aitjVariables(j.groups, launcher, 0, at)

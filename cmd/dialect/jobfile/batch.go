@@ -24,23 +24,25 @@ type batch struct {
 func (v value) batchSpec(role string, indexed bool) batch {
 	b := batch{group: group{role: role}, completions: 1, parallelism: 1, at: v}
 	b.rules.limit = batchBackoff
-	var many value
+	inSet := indexed
+	var many, together value
 	count := func(to *int) func(value) {
 		return func(n value) {
 			*to, _ = n.count(0)
 			if b.replicas.node == nil || n.path > b.replicas.path {
 				b.replicas = n
 			}
-			n.note(Mapped, wordNodes(*to)+": on this machine, or on --hosts")
 		}
 	}
 	v.object(fields{
 		"completions": func(n value) { count(&b.completions)(n); many = n },
-		"parallelism": count(&b.parallelism),
+		"parallelism": func(n value) { count(&b.parallelism)(n); together = n },
 		"completionMode": func(m value) {
 			text, _ := m.choice("Indexed", "NonIndexed")
 			indexed = text == "Indexed"
-			m.note(Applied, "JOB_COMPLETION_INDEX is the rank of the node")
+			m.note(Applied, "JOB_COMPLETION_INDEX is "+map[bool]string{
+				true: "the number of the pod in its job", false: "the rank of the node", // a JobSet has several jobs
+			}[inSet])
 		},
 		"template":              func(t value) { b.template = t.template(known{}) },
 		"backoffLimit":          b.rules.backoffLimit,
@@ -65,6 +67,15 @@ func (v value) batchSpec(role string, indexed bool) batch {
 	if many.node == nil {
 		b.n = b.parallelism
 	}
+	for _, n := range []value{many, together} {
+		switch {
+		case n.node == nil:
+		case n == together && b.parallelism > b.n:
+			n.note(Mapped, "no more pods than completions have work")
+		default:
+			n.note(Mapped, wordNodes(b.n)+": on this machine, or on --hosts")
+		}
+	}
 	switch {
 	case b.template.container.node == nil:
 		v.fail("the job has no template")
@@ -75,7 +86,7 @@ func (v value) batchSpec(role string, indexed bool) batch {
 	case b.n > 1 && !indexed:
 		v.refuse("give completionMode: Indexed, as in --set "+v.path+".completionMode=Indexed",
 			"pods of a job that is not indexed do not know their ranks")
-	case many.node != nil && b.parallelism != b.completions && (b.parallelism != 1 || b.completions != 1):
+	case many.node != nil && b.parallelism < b.completions:
 		many.refuse("give both the same number", "%d pods would train at first, and %d in all: the nodes of a training run together",
 			b.parallelism, b.completions)
 	}
@@ -256,7 +267,13 @@ func jobSet(v value) {
 		return
 	}
 	if target.node != nil {
+		var names []string
+		for _, j := range jobs {
+			names = append(names, j.name)
+		}
+		target.list(func(item value) { item.choice(names...) })
 		switch {
+		case r.wrong != nil:
 		case slices.Equal(targets, []string{jobs[0].name}) && len(jobs) > 1 && jobs[0].n*jobs[0].group.n == 1:
 			target.setting("success-policy", "rank0")
 			target.note(Applied, "--success-policy rank0")

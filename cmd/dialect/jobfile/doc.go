@@ -178,3 +178,22 @@ type Places struct {
 	// Hide has commands be as they may be shown, and not run: with $(NAME) where the value of NAME comes from a Secret.
 	Hide bool
 }
+
+// retell says something else of a value and of what is below it.
+func (f *File) retell(v value, state State, as string) {
+	for i := range f.Lines {
+		l := &f.Lines[i]
+		if rest, below := strings.CutPrefix(l.Path, v.path); below && (rest == "" || rest[0] == '.' || rest[0] == '[') {
+			l.State, l.As = state, as
+		}
+	}
+}
+
+// unread says of the variables of containers that no process of muster's is in, that nobody reads them.
+func (f *File) unread(t template) {
+	for _, field := range []string{".env", ".envFrom"} {
+		env := t.container
+		env.path += field
+		f.retell(env, Cluster, "processes that the launcher starts over ssh do not have the variables of the container")
+	}
+}

@@ -110,10 +110,12 @@ func pytorchJob(v value) {
 	groups := map[string]*group{}
 	f.port = pytorchPort
 	f.shape.procs = "auto"
+	counted := true
 	procs := func(p value) {
 		if text, ok := p.word(); ok && p.procs(text, "auto", "gpu", "cpu") {
 			f.shape.procs = text
 			p.note(Mapped, "PET_NPROC_PER_NODE of the node's torchrun")
+			counted = false
 		}
 	}
 	var elastic value
@@ -199,6 +201,10 @@ func pytorchJob(v value) {
 		if g != nil {
 			r.pods(*g, v, func(i int) string { return fmt.Sprintf("%s-%s-%d", f.Name, g.role, i) })
 		}
+	}
+	if counted {
+		value{r, v.node, v.path + ".nprocPerNode"}.noteValue(Mapped, "auto",
+			"not given: PET_NPROC_PER_NODE of the node's torchrun, which counts accelerators, and CPUs where there are none")
 	}
 	n := len(f.Pods)
 	f.shape.nnodes = strconv.Itoa(n)
@@ -403,7 +409,7 @@ func mpiJob(v value) {
 			spec.object(fields{
 				"replicas":      g.count,
 				"restartPolicy": func(p value) { g.policy = p },
-				"template":      func(t value) { g.template = t.template(known{noCommand: role == "Worker"}) },
+				"template":      func(t value) { g.template = t.template(known{noCommand: role == "Worker", idle: role == "Worker"}) },
 			})
 			g.ownPolicy()
 			if role == "Launcher" && g.n > 1 {
@@ -449,12 +455,7 @@ func mpiJob(v value) {
 	}
 	if workers != nil {
 		r.pods(*workers, v, func(i int) string { return fmt.Sprintf("%s-worker-%d", f.Name, i) })
-		for _, x := range workers.template.env {
-			r.file.Lines = append(r.file.Lines, Line{
-				Path: "env of workers", Source: x.Source.Name, line: workers.template.container.node.Line, Value: x.Name, State: Cluster,
-				As: "processes that the launcher starts over ssh do not have the variables of the worker's container",
-			})
-		}
+		f.unread(workers.template)
 	}
 	f.mpiFiles()
 }

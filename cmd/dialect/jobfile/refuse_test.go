@@ -115,16 +115,16 @@ func TestKindsRefuse(t *testing.T) {
 			[]part{"spec", "parallelism"},
 			of(indexed, "env"), of(indexed, "resources", "limits"),
 			[]part{"spec", "completions"},
-			1,
-			"2 pods would train at first, and 1 in all",
+			3,
+			"2 pods would train at first, and 3 in all",
 		},
 		{
 			"aitrainingjob", of(trainer[:3], "replicas"), of(trainer, "env"), of(trainer, "resources", "limits"),
 			of(trainer[:3], "minReplicas"), 9, "the least number of replicas, 9, is greater than the most, 5",
 		},
 		{
-			"jobset", of(set[:5], "parallelism"), of(set, "env"), of(set, "resources", "limits"), of(set[:5], "completions"), 1,
-			"2 pods would train at first, and 1 in all",
+			"jobset", of(set[:5], "parallelism"), of(set, "env"), of(set, "resources", "limits"), of(set[:5], "completions"), 3,
+			"2 pods would train at first, and 3 in all",
 		},
 		{
 			"colossalaijob",
@@ -217,5 +217,39 @@ func TestSecretTwice(t *testing.T) {
 				t.Errorf("%s, %s: %v", use, outside, err)
 			}
 		}
+	}
+}
+
+// What is no YAML is refused with its line, also the first one, and with the column of a tab or of a byte that is no text.
+func TestReadNoYAML(t *testing.T) {
+	t.Parallel()
+	const tab = ": a tab stands in the indentation"
+	for text, want := range map[string]string{
+		"a: b: c\n":                          "job.yaml:1: mapping values are not allowed",
+		"kind: @a\n":                         "job.yaml:1: found character that cannot start any token",
+		"x: 1\nkind: Job\n  b: 1\n":          "job.yaml:3: mapping values are not allowed",
+		"kind: Job\nspec:\n\tx: 1\n":         "job.yaml:3:1" + tab,
+		"kind: Job\nspec:\n  x: 1\n\ty: 1\n": "job.yaml:4:1" + tab,
+		"kind: Job\nspec:\n  x:\n  \ty: 1\n": "job.yaml:4:3" + tab,
+		"kind: Job\nspec: |\n\tx: 1\n":       "job.yaml:3:1" + tab,
+		"kind: Job\nspec:\n  -\tx: 1\n":      "job.yaml:3:4" + tab,
+		"\tkind: Job\n":                      "job.yaml:1:1" + tab,
+		"kind: Job\na: *x\n":                 "job.yaml:2:4: unknown anchor 'x'",
+		"kind: Job\nb: \x01\n":               "job.yaml:2:4: control characters",
+		"kind: Job\nbä: \xff\n":              "job.yaml:2:6: invalid leading UTF-8",
+	} {
+		if _, err := read(text, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}
+
+// A job of a JobSet that is meant is one of the set: a mistyped one is named.
+func TestTargetReplicatedJobs(t *testing.T) {
+	t.Parallel()
+	text := strings.Replace(file(t, "jobset"), "\nspec:\n", "\nspec:\n  successPolicy: {targetReplicatedJobs: [worker]}\n", 1)
+	const want = `targetReplicatedJobs[0]: unknown value "worker": did you mean workers?`
+	if _, err := read(text, nil); err == nil || !strings.Contains(err.Error(), want) {
+		t.Error(err)
 	}
 }

@@ -89,6 +89,9 @@ func (m *mode) runMode(v value) {
 
 // run has a kind of replicas run its command of debug mode.
 func (m *mode) run(kind string, t *template) {
+	for _, list := range t.lists {
+		list.r.file.retell(list, Mapped, "not run: debug mode runs its own command")
+	}
 	c := m.commands[kind]
 	if len(c.argv)+len(c.args) == 0 {
 		c.argv = sleeping
@@ -192,7 +195,7 @@ func pytorchTrainingJob(v value) {
 				return
 			}
 			if g.template.command.node != nil {
-				g.template.command.note(Mapped, "not run: torchrunConfig is enabled")
+				f.retell(g.template.command, Mapped, "not run: torchrunConfig is enabled")
 			}
 			g.template.argv = append([]string{"torchrun"}, extra...)
 		}
@@ -237,7 +240,7 @@ func colossalAIJob(v value) {
 	launcher := template{container: v}
 	procs := "1"
 	var command, options []string
-	var worker value
+	var worker, further value
 	v.object(fields{
 		"ssh": cluster("ssh takes the keys of the user who starts muster, and the machines' own sshd"),
 		"launcher": func(l value) {
@@ -261,7 +264,7 @@ func colossalAIJob(v value) {
 					command = launcher.words(c)
 					c.note(Applied, "the script and its arguments, behind colossalai run")
 				},
-				"torchArgs": func(a value) { options = a.texts(); a.note(Applied, "further options of colossalai run") },
+				"torchArgs": func(a value) { options, further = a.texts(), a; a.note(Applied, "further options of colossalai run") },
 				"template":  func(t value) { g.template = t.template(known{noCommand: true}) },
 			})
 		},
@@ -299,6 +302,9 @@ func colossalAIJob(v value) {
 	launcher.argv = slices.Concat([]string{"colossalai", "run", "--hostfile", hostfile, "--nproc_per_node", procs}, options, command)
 	if m.debug {
 		m.run("launcher", &launcher)
+		if further.node != nil {
+			f.retell(further, Mapped, "not run: debug mode runs its own command")
+		}
 	}
 	first := r.pod(launcher, "launcher", f.Name+"-launcher", 0, v.source())
 	f.Launcher = &first

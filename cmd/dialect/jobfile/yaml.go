@@ -7,6 +7,8 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 
@@ -59,23 +61,54 @@ func documents(file string, content []byte) ([]*yaml.Node, error) {
 
 var lineOfError = lazyregexp.New(`^line ([0-9]+): `)
 
-// syntaxError says where the parser gave up. It names the tab where that is the reason, which the parser does not.
+// syntaxError says where the parser gave up. It names the tab or the byte where that is the reason, whose place the
+// parser does not say; nor does it count its first line.
 func syntaxError(file string, content []byte, err error) error {
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
-	if strings.Contains(text, "cannot start any token") {
+	line := 1
+	if m := lineOfError().FindStringSubmatch(text); m != nil {
+		line, _ = strconv.Atoi(m[1])
+		text = strings.TrimPrefix(text, m[0])
+	}
+	if strings.Contains(text, "cannot start any token") || strings.Contains(text, "a tab character") {
 		n := 0
-		for line := range strings.SplitSeq(string(content), "\n") {
+		for one := range strings.SplitSeq(string(content), "\n") {
 			n++
-			indent := line[:len(line)-len(strings.TrimLeft(line, " \t"))]
-			if tab := strings.IndexByte(indent, '\t'); tab >= 0 {
+			indent := one[:len(one)-len(strings.TrimLeft(one, " \t-"))]
+			if tab := strings.IndexByte(indent, '\t'); tab >= 0 && n >= line {
 				return fmt.Errorf("%s:%d:%d: a tab stands in the indentation: YAML takes blanks only", file, n, tab+1)
 			}
 		}
 	}
-	if m := lineOfError().FindStringSubmatch(text); m != nil {
-		return fmt.Errorf("%s:%s: %s", file, m[1], strings.TrimPrefix(text, m[0]))
+	if name, found := strings.CutPrefix(text, "unknown anchor '"); found {
+		name, _, _ = strings.Cut(name, "'")
+		return fmt.Errorf("%s%s: %s", file, placeOf(content, bytes.Index(content, []byte("*"+name))), text)
 	}
-	return fmt.Errorf("cannot read %s: %s", file, text)
+	if strings.Contains(text, "control characters") || strings.Contains(text, "UTF-8") {
+		return fmt.Errorf("%s%s: %s", file, placeOf(content, oddByte(content)), text)
+	}
+	return fmt.Errorf("%s:%d: %s", file, line, text)
+}
+
+// placeOf is the line and column of a byte, as they stand behind a file's name; empty for none.
+func placeOf(content []byte, at int) string {
+	if at < 0 {
+		return ""
+	}
+	before := content[:at]
+	return fmt.Sprintf(":%d:%d", bytes.Count(before, []byte("\n"))+1, at-bytes.LastIndexByte(before, '\n'))
+}
+
+// oddByte is where the first byte is that is no text, or a control character; -1 for none.
+func oddByte(content []byte) int {
+	for i := 0; i < len(content); {
+		r, size := utf8.DecodeRune(content[i:])
+		if r == utf8.RuneError && size == 1 || unicode.IsControl(r) && !strings.ContainsRune("\t\r\n\u0085", r) {
+			return i
+		}
+		i += size
+	}
+	return -1
 }
 
 // counter counts what a tree would be with its aliases replaced by what they stand for.

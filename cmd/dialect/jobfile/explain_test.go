@@ -1,0 +1,87 @@
+package jobfile_test
+
+import (
+	"strings"
+	"testing"
+
+	"muster/cmd/dialect/jobfile"
+)
+
+// TestLinesAgree: of each line there is one word, and it is what happens: nothing is called applied that nobody runs or
+// reads, and what the operator takes where the file says nothing is told.
+func TestLinesAgree(t *testing.T) {
+	t.Parallel()
+	const (
+		env     = "env: [{name: A, value: a}], envFrom: [{configMapRef: {name: c, optional: true}}]"
+		mpi     = "apiVersion: kubeflow.org/v2beta1\nkind: MPIJob\nmetadata: {name: j}\nspec: {mpiReplicaSpecs: {"
+		debug   = "apiVersion: batch.tensorstack.dev/v1beta1\nkind: %s\nmetadata: {name: j}\nspec: {runMode: {debug: {enabled: true}}, "
+		pytorch = "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: j}\nspec: {"
+		worker  = "pytorchReplicaSpecs: {Worker: {replicas: 2, template: {spec: {containers: [{name: c, command: [x]}]}}}}"
+		indexed = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j}\nspec: {completionMode: Indexed, completions: 3, parallelism: 5, " +
+			"template: {spec: {containers: [{name: c, command: [x]}]}}}"
+		noSSH, noDebug = "processes that the launcher starts over ssh do not have", "not run: debug mode runs its own command"
+	)
+	for name, c := range map[string]struct {
+		text string
+		want map[string]string // what is said, by the end of a path
+		pods int
+	}{
+		"workers of MPI": {
+			mpi + "Launcher: {template: {spec: {containers: [{name: l, command: [mpirun]}]}}}, " +
+				"Worker: {replicas: 2, template: {spec: {containers: [{name: w, command: [sshd], args: [-D], " + env + "}]}}}}}",
+			map[string]string{
+				"Worker.template.spec.containers[0].command":                 "waits there for nothing",
+				"Worker.template.spec.containers[0].args":                    "waits there for nothing",
+				"Worker.template.spec.containers[0].env[0]":                  noSSH,
+				"Worker.template.spec.containers[0].envFrom[0].configMapRef": noSSH,
+			},
+			2,
+		},
+		"debug mode": {
+			strings.Replace(debug, "%s", "PyTorchTrainingJob", 1) +
+				"replicaSpecs: [{type: a, template: {spec: {containers: [{name: python, command: [x], args: [y]}]}}}]}",
+			map[string]string{"containers[0].command": noDebug, "containers[0].args": noDebug},
+			1,
+		},
+		"debug mode of a launcher": {
+			strings.Replace(debug, "%s", "ColossalAIJob", 1) +
+				"worker: {command: [x], torchArgs: [--y], template: {spec: {containers: [{name: c}]}}}}",
+			map[string]string{"worker.command": noDebug, "worker.torchArgs": noDebug},
+			1,
+		},
+		"workers that are counted": {
+			pytorch + "elasticPolicy: {minReplicas: 1}, " + worker + "}", map[string]string{"spec.nprocPerNode": "not given"}, 2,
+		},
+		"workers that are given": {
+			pytorch + "elasticPolicy: {nProcPerNode: 1}, " + worker + "}", map[string]string{"spec.nprocPerNode": ""}, 2,
+		},
+		"more places than work": {
+			indexed, map[string]string{"spec.parallelism": "no more pods than completions", "completions": "3 nodes"}, 3,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f, err := read(c.text, func(o *jobfile.Options) { o.Explain = true })
+			if err != nil {
+				t.Fatal(err)
+			}
+			for end, want := range c.want {
+				var said []string
+				for _, l := range f.Lines {
+					if strings.HasSuffix(l.Path, end) {
+						said = append(said, l.As)
+						if want == noSSH && l.State != jobfile.Cluster {
+							t.Errorf("%s is %s", l.Path, l.State)
+						}
+					}
+				}
+				if want == "" && len(said) > 0 || want != "" && (len(said) != 1 || !strings.Contains(said[0], want)) {
+					t.Errorf("of %s is said %q, want %q", end, said, want)
+				}
+			}
+			if len(f.Pods) != c.pods {
+				t.Errorf("%d pods, want %d", len(f.Pods), c.pods)
+			}
+		})
+	}
+}
