@@ -26,6 +26,9 @@ func Settle(s *manifest.Spec, given []string) error {
 		}
 		return err
 	}
+	if err := dialect.CheckProcs(s.Procs); err != nil {
+		return errhint.Usagef("-n %s: %v", s.Procs, err)
+	}
 	if n, err := strconv.Atoi(s.Procs); err == nil && !slices.Contains(given, "accelerators") {
 		s.Accelerators = n
 	} else if err != nil && s.Procs != "cpu" && !slices.Contains(given, "accelerators") {

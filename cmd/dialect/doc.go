@@ -31,6 +31,8 @@ type Invocation struct {
 	ReadFile func(name string) ([]byte, error)
 	// ReadDir reads the names in a directory, of a Secret; nil: there are none.
 	ReadDir func(name string) ([]string, error)
+	// JobNameFlag is what chooses a job of a file by its name; empty: --name.
+	JobNameFlag string
 	// Explain asks for a request that tells what is missing for a start, where it can.
 	Explain bool
 	// Machine is what a platform is recognised by beside the environment: files by their paths from the root, the host

@@ -41,6 +41,12 @@ func parseNodes(text string) (job.Range, error) {
 	return r, nil
 }
 
+// CheckProcs is an error where a text is no number of workers on a node, and no word for it.
+func CheckProcs(text string) error {
+	_, err := parseProcs(text)
+	return err
+}
+
 // parseProcs reads the number of workers on a node: a number, or what to count (torchrun's words and vendors of
 // accelerators).
 func parseProcs(text string) (string, error) {

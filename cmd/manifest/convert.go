@@ -104,6 +104,14 @@ func (c *converter) pods() {
 			s.Accelerators, s.Accelerator = p.Accelerators, p.Resource
 		}
 	}
+	for _, p := range c.file.Pods {
+		if p.Accelerators != s.Accelerators && p.Index == 0 && Refused(s.Kind, "accelerators") == "" {
+			c.left = append(c.left, Left{
+				p.Source.Name, p.Role, fmt.Sprintf("%d accelerators are asked for there; nodes of the file that is written are alike, and "+
+					"have %d", p.Accelerators, s.Accelerators),
+			})
+		}
+	}
 	nodes := c.file.Nodes()
 	for _, v := range nodes[0].Plain() {
 		at := jobfile.Line{Source: v.Source.Name, Path: "env " + v.Name}
@@ -171,6 +179,11 @@ func (c *converter) words() {
 			if err == nil {
 				s.Deadline = duration
 				c.from["deadline"] = at
+			}
+		case "clean-policy":
+			s.CleanPods = map[string]string{"all": "All", "unfinished": "Running"}[w.Text]
+			if usual[w.Flag] != w.Text && (w.Own || !c.file.Native) {
+				s.Flags = append(s.Flags, "--"+w.Flag+"="+w.Text)
 			}
 		case "ckpt-dir":
 			s.CkptDir = w.Text
@@ -261,7 +274,7 @@ func (c *converter) unused() {
 	s := &c.spec
 	for flag, value := range map[string]*string{
 		"namespace": &s.Namespace, "gang": &s.Gang, "rdma": &s.RDMA, "token-secret": &s.TokenSecret, "image": &s.Image,
-		"topology": &s.Topology,
+		"topology": &s.Topology, "cpu": &s.CPU, "memory": &s.Memory,
 	} {
 		why := Refused(s.Kind, flag)
 		if flag == "topology" && *value != "" {
@@ -274,6 +287,12 @@ func (c *converter) unused() {
 				c.leave(line, why)
 			}
 			*value = ""
+		}
+	}
+	if Refused(s.Kind, "accelerators") != "" && s.Accelerators > 0 {
+		i := slices.IndexFunc(c.file.Lines, func(l jobfile.Line) bool { return strings.HasSuffix(l.Path, "."+s.Accelerator) })
+		if i >= 0 {
+			c.leave(c.file.Lines[i], "muster run by hand takes the accelerators that each machine has")
 		}
 	}
 	if why := Refused(s.Kind, "claim"); why != "" && len(s.Claims) > 0 {

@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -52,7 +53,10 @@ func (c *converter) line(l jobfile.Line) {
 	}
 	switch {
 	case end == "image":
-		take("image", &s.Image)
+		if take("image", &s.Image); !taken && text != "" {
+			c.leave(l, cmp.Or(Refused(s.Kind, "image"), "nodes of the file that is written are alike, and have the image "+s.Image))
+			return
+		}
 	case l.Path == "metadata.namespace":
 		take("namespace", &s.Namespace)
 	case l.Path == "metadata.labels", strings.HasSuffix(l.Path, ".metadata"), l.Path == "metadata.annotations":
@@ -112,11 +116,18 @@ func (c *converter) amount(l jobfile.Line, resource string) {
 	if l.Decode(&text) != nil {
 		text = l.Value
 	}
+	alike := func(to *string) {
+		if *to == "" {
+			*to, c.from[resource] = text, l
+		} else if *to != text {
+			c.leave(l, cmp.Or(Refused(s.Kind, resource), "nodes of the file that is written are alike, and have "+resource+" "+*to))
+		}
+	}
 	switch {
 	case resource == "cpu":
-		s.CPU, c.from["cpu"] = text, l
+		alike(&s.CPU)
 	case resource == "memory":
-		s.Memory, c.from["memory"] = text, l
+		alike(&s.Memory)
 	case remoteMemory().MatchString(resource):
 		s.RDMA, c.from["rdma"] = resource+"="+text, l
 	default:

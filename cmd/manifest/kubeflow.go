@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -8,10 +9,14 @@ import (
 
 // runPolicy are the rules of a run that kinds of training operators share.
 func (s *Spec) runPolicy() object {
+	clean := cmp.Or(s.CleanPods, "None")
 	policy := object{
 		{"backoffLimit", s.BackoffLimit * s.Nodes, fmt.Sprintf("Failed pods that are made anew: %s of the whole.",
 			plural(s.BackoffLimit, "new start"))},
-		{"cleanPodPolicy", "None", "Pods stay for their logs and termination messages."},
+		{"cleanPodPolicy", clean, map[string]string{
+			"None": "Pods stay for their logs and termination messages.", "Running": "Pods that still run when the job ends are removed.",
+			"All": "All pods are removed when the job ends, and their logs with them.",
+		}[clean]},
 	}
 	if s.Deadline > 0 {
 		policy = append(policy, field{

@@ -52,6 +52,8 @@ type Spec struct {
 	Deadline time.Duration
 	// Env are variables of the workers, NAME=VALUE.
 	Env []string
+	// CleanPods is what an operator does with the pods of a job that has ended, by its own word; empty: None.
+	CleanPods string
 	// Partition and Account are Slurm's.
 	Partition, Account string
 	// NetworkCheck has nodes and links tested before the workers start.

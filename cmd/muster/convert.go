@@ -51,6 +51,7 @@ KIND is one of ` + strings.Join(manifest.Targets(), ", ") + ".",
 			}
 			req, err := dialect.Read("run", dialect.Invocation{
 				Argv0: a.argv[0], Args: words, ReadFile: a.readFile, ReadDir: readDir, Explain: true,
+				JobNameFlag: "--job",
 			})
 			if err != nil {
 				return err

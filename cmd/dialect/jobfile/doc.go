@@ -26,6 +26,8 @@ type Options struct {
 	Content []byte
 	// Kind and Name choose among several jobs; empty: there is one.
 	Kind, Name string
+	// NameFlag is what chooses one by its name; empty: --name.
+	NameFlag string
 	// Set are changes, "path=value", that are made before anything is read.
 	Set []string
 	// Secrets is a directory with a directory for each Secret and ConfigMap, and a file in it for each key; empty:

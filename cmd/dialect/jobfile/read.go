@@ -1,6 +1,7 @@
 package jobfile
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -137,16 +138,17 @@ func (r *reader) choose(list []*yaml.Node) (*yaml.Node, error) {
 		}
 		names = append(names, fmt.Sprintf("%s %s (line %d)", k.Value, name, d.Line))
 	}
+	byName := cmp.Or(r.NameFlag, "--name")
 	switch {
 	case len(found) == 1:
 		return found[0], nil
 	case len(names) == 0:
 		return nil, fmt.Errorf("%s: no job is in the file: it must have one of %s", r.File, strings.Join(Kinds(), ", "))
 	case len(found) == 0:
-		return nil, errhint.With(fmt.Errorf("%s: no job in the file is the one that --kind and --name ask for", r.File),
+		return nil, errhint.With(fmt.Errorf("%s: no job in the file is the one that --kind and %s ask for", r.File, byName),
 			"there are "+strings.Join(names, ", "))
 	}
-	return nil, errhint.With(fmt.Errorf("%s: %d jobs are in the file: choose one by --kind or --name", r.File, len(found)),
+	return nil, errhint.With(fmt.Errorf("%s: %d jobs are in the file: choose one by --kind or %s", r.File, len(found), byName),
 		"there are "+strings.Join(names, ", "))
 }
 
