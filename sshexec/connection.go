@@ -99,9 +99,10 @@ func (d *Dialer) dial(ctx context.Context, s *settings) (net.Conn, error) {
 			Timeout:         s.timeout,
 			KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: s.aliveEvery, Interval: s.aliveEvery},
 		}
+		began := time.Now()
 		conn, err := dialer.DialContext(ctx, s.network, s.addr())
 		if err != nil {
-			return nil, s.dialFailed(ctx, err)
+			return nil, s.dialFailed(ctx, err, time.Since(began))
 		}
 		return conn, nil
 	}
@@ -109,27 +110,29 @@ func (d *Dialer) dial(ctx context.Context, s *settings) (net.Conn, error) {
 
 // dialThrough opens a connection that a jump host makes for us. A way that is found broken only now is made anew once.
 func (d *Dialer) dialThrough(ctx context.Context, s *settings, again bool) (net.Conn, error) {
+	began := time.Now()
 	via, err := d.hop(ctx, s.jumps, s.name)
 	if _, told := errors.AsType[*Error](err); told || errhint.CodeOf(err) == errhint.Usage {
 		return nil, fmt.Errorf("cannot reach host %s: %w", s.name, err)
 	} else if err != nil {
-		return nil, s.dialFailed(ctx, err)
+		return nil, s.dialFailed(ctx, err, time.Since(began))
 	}
 	limited, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	opening, stop := via.whileThere(limited)
 	defer stop()
+	began = time.Now()
 	conn, err := via.DialContext(opening, "tcp", s.addr())
 	switch _, refused := errors.AsType[*ssh.OpenChannelError](err); {
 	case err == nil:
 		return conn, nil
 	case refused || limited.Err() != nil:
-		return nil, s.dialFailed(limited, err)
+		return nil, s.dialFailed(limited, err, time.Since(began))
 	case again:
 		via.end(err)
 		return d.dialThrough(ctx, s, false)
 	default:
-		return nil, s.dialFailed(ctx, fmt.Errorf("the connection to the jump host %s is gone: %w", via.s.name, err))
+		return nil, s.dialFailed(ctx, fmt.Errorf("the connection to the jump host %s is gone: %w", via.s.name, err), time.Since(began))
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/crypto/ssh"
 
@@ -107,8 +108,8 @@ func withHint(err error, hint string) error {
 	return errhint.With(err, hint)
 }
 
-// dialFailed explains why no connection came about.
-func (s *settings) dialFailed(ctx context.Context, err error) error {
+// dialFailed explains why no connection came about, after how long.
+func (s *settings) dialFailed(ctx context.Context, err error, took time.Duration) error {
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.DeadlineExceeded) {
 		return s.fail(Failed, "", cause) // nobody wants it any more
 	}
@@ -131,7 +132,8 @@ func (s *settings) dialFailed(ctx context.Context, err error) error {
 		return s.fail(Unreachable, up, errors.New("no route to the host"))
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, syscall.ETIMEDOUT),
 		isTimeout(err):
-		return s.fail(TimedOut, up, fmt.Errorf("no answer within %v", s.timeout))
+		const least = 100 * time.Millisecond
+		return s.fail(TimedOut, up, fmt.Errorf("no answer within %v", min(s.timeout, max(took.Round(least), least))))
 	default:
 		return s.fail(Failed, "", err)
 	}

@@ -282,7 +282,7 @@ func (e *entry) words() (words []string, hint string) {
 		case f.key == "nodes" && isNumber(f.value):
 			words = append(words, strings.TrimSuffix(text+" nodes", map[bool]string{true: "s"}[text == "1"]))
 		case f.key == "max_restarts" && restarts != "":
-			words = append(words, "restart "+restarts+" of at most "+text)
+			words = append(words, restartOf(restarts, text))
 		case f.key == "node" && len(e.nodes) == 1 && e.nodes[0] == text, isText && len(text) > minSaid &&
 			strings.Contains(strings.Join(words, ", "), text):
 		case f.key == "node" && strings.HasPrefix(text, "node"), plain[f.key]:
@@ -367,4 +367,19 @@ func Duration(d time.Duration) string {
 		}
 	}
 	return strings.Join(parts, " ")
+}
+
+// restartOf says which restart this is. Those that a limit does not count, such as for newcomers, may be more than it,
+// and a job file without a limit has one that nobody reaches.
+func restartOf(n, most string) string {
+	count, err := strconv.Atoi(n)
+	limit, err2 := strconv.Atoi(most)
+	const unlimited = 1_000_000_000
+	switch {
+	case err != nil || err2 != nil || count <= limit && limit < unlimited:
+		return "restart " + n + " of at most " + most
+	case limit >= unlimited:
+		return "restart " + n
+	}
+	return "restart " + n + ", of which at most " + most + " count"
 }

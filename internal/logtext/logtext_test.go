@@ -49,6 +49,8 @@ func TestText(t *testing.T) {
 			`{"level":"warn","reason":"rank 1 ended","restart_count":1,"max_restarts":3,"delay_ms":0,"message":"restarting"}`,
 			"warn  restarting: rank 1 ended, restart 1 of at most 3\n",
 		},
+		{`{"level":"warn","restart_count":2,"max_restarts":1,"message":"m"}`, "warn  m: restart 2, of which at most 1 count\n"},
+		{`{"level":"warn","restart_count":2,"max_restarts":1000000000,"message":"m"}`, "warn  m: restart 2\n"},
 		{
 			`{"level":"warn","signal":"SIGTERM","grace_ms":30000,"message":"stopping"}`,
 			"warn  stopping: SIGTERM, SIGKILL in 30 s, or at once with a second signal\n",

@@ -428,6 +428,9 @@ const (
 	CleanNone       CleanPolicy = "none"       // nothing: muster waits until the workers end by themselves
 )
 
+// Unlimited is the number of restarts of a job file without a limit: nobody reaches it.
+const Unlimited = 1_000_000_000
+
 // RestartRules are the rules for worker exits and lost nodes.
 type RestartRules struct {
 	Policy RestartPolicy

@@ -65,6 +65,9 @@ func (p *Policy) Account(d Decision, here string) string {
 		return "none was asked for"
 	}
 	text := fmt.Sprintf("%d of %d used", len(p.own), limit)
+	if limit >= job.Unlimited {
+		text = fmt.Sprintf("%d used, of any number", len(p.own))
+	}
 	if p.rules.Window > 0 {
 		text += fmt.Sprintf(" within %v", p.rules.Window)
 	}

@@ -496,14 +496,17 @@ func TestAccount(t *testing.T) {
 	rules := job.RestartRules{Policy: job.RestartOnFailure, MaxRestarts: 3, BackoffLimit: -1}
 	exitCode := rules
 	exitCode.Policy = job.RestartExitCode
+	unlimited := rules
+	unlimited.MaxRestarts = job.Unlimited
 	now := time.Unix(0, 0)
 	for want, c := range map[string]struct {
 		rules job.RestartRules
 		d     Decision
 		job   int
 	}{
-		"none was asked for":        {job.RestartRules{}, Decision{Reason: job.ReasonWorkerFailed}, 2},
-		"2 of 3 used: none is left": {rules, Decision{Reason: job.ReasonMaxRestarts}, 2},
+		"none was asked for": {job.RestartRules{}, Decision{Reason: job.ReasonWorkerFailed}, 2},
+		"2 used, of any number: status 9 is fatal (--fatal-exit-codes)": {unlimited, Decision{Reason: job.ReasonFatal, Status: 9}, 2},
+		"2 of 3 used: none is left":                                     {rules, Decision{Reason: job.ReasonMaxRestarts}, 2},
 		"2 of 3 used on this node, 4 by the whole job: none is left": {
 			rules,
 			Decision{Reason: job.ReasonMaxRestarts, Node: "here"},

@@ -3,10 +3,12 @@ package jobfile
 import (
 	"fmt"
 	"strconv"
+
+	"muster/launch/job"
 )
 
 // unlimited is what muster takes for no limit of restarts.
-const unlimited = "1000000000"
+var unlimited = strconv.Itoa(job.Unlimited)
 
 // deadline reads seconds that a job may take.
 func deadline(v value) {
