@@ -11,20 +11,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"muster/internal/python"
-	"muster/internal/testutil"
 )
-
-// dlroverForks returns forks of a Python that has DLRover, but has imported torch alone: which dlrover a script imports
-// is for its PYTHONPATH to say.
-func dlroverForks(t *testing.T) *testutil.Forks {
-	t.Helper()
-	return testutil.ForksOf(filepath.Join(testutil.Peer(t, "dlrover"), "python"), torchModules+",torch._dynamo", "")
-}
 
 // TestElasticHelpers gives ours and those of DLRover's own package the same inputs.
 func TestElasticHelpers(t *testing.T) {
 	t.Parallel()
-	forks, packages := dlroverForks(t), t.TempDir()
+	packages := t.TempDir()
 	if err := python.InstallCheckpoint(packages); err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +24,7 @@ func TestElasticHelpers(t *testing.T) {
 		t.Fatal(err)
 	}
 	run := func(path string) (told map[string]any) {
-		out, err := forks.Run(t.Context(), append(os.Environ(), "PYTHONPATH="+path, "PYTHONDONTWRITEBYTECODE=1"),
+		out, err := trainForks(t).Run(t.Context(), append(os.Environ(), "PYTHONPATH="+path, "PYTHONDONTWRITEBYTECODE=1"),
 			"-W", "ignore", filepath.Join("testdata", "elastic.py"), t.TempDir())
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out)
@@ -46,7 +38,7 @@ func TestElasticHelpers(t *testing.T) {
 		}
 		return told
 	}
-	theirs, ours := run(""), run(packages)
+	theirs, ours := run(packagesOf(t, "dlrover")), run(packages)
 	if len(theirs) < 100 {
 		t.Errorf("%d cases only", len(theirs))
 	}

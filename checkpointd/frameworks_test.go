@@ -24,28 +24,25 @@ func verified(t *testing.T, dir string) int {
 	return len(steps)
 }
 
-// trainerForks returns forks of a peer's Python that has imported Trainer, and the folder where Trainer lies.
-func trainerForks(t *testing.T, peer string) (string, *testutil.Forks) {
+// trainerForks returns forks of a Python that has imported Trainer, and DeepSpeed where that is the peer, and the folders
+// where they lie. Trainer's modules ask when they are imported whether there is DeepSpeed.
+func trainerForks(t *testing.T, peer string) ([]string, *testutil.Forks) {
 	t.Helper()
-	site, err := filepath.Glob(filepath.Join(filepath.Dir(testutil.Peer(t, "accelerate")), "lib", "python*", "site-packages"))
-	if err != nil || len(site) != 1 {
-		t.Fatal(site, err)
-	}
-	modules := "transformers.trainer,torch._dynamo" // which the first optimizer imports
+	folders, modules := []string{packagesOf(t, "accelerate")}, "transformers.trainer"
 	if peer == "deepspeed" {
-		modules += ",deepspeed"
+		folders, modules = append(folders, packagesOf(t, peer)), modules+",deepspeed"
 	}
-	return site[0], testutil.ForksOf(filepath.Join(testutil.Peer(t, peer), "python"), modules, site[0])
+	return folders, trainForks(t).With(modules, strings.Join(folders, ":"))
 }
 
 // TestDeepSpeed keeps engines without ZeRO and with its stages: they restore from memory, and what lies on disk is what
 // DeepSpeed itself writes, reads, and makes whole models of.
 func TestDeepSpeed(t *testing.T) {
 	t.Parallel()
-	_, forks := trainerForks(t, "deepspeed")
+	folders, forks := trainerForks(t, "deepspeed")
 	dir := t.TempDir()
 	s, log := testService(t, nil)
-	out := runRanksOf(t, forks, nil, s.cfg.Socket, 2, filepath.Join("testdata", "engines.py"), dir,
+	out := runRanksOf(t, forks, folders, s.cfg.Socket, 2, filepath.Join("testdata", "engines.py"), dir,
 		filepath.Join(t.TempDir(), "store"))
 	for _, line := range []string{"zero 0", "zero 2", "zero 3", "without muster"} {
 		if !strings.Contains(out, line+"\n") {
@@ -69,8 +66,8 @@ func TestTrainer(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			s, log := testService(t, nil)
-			site, forks := trainerForks(t, peer)
-			out := runRanksOf(t, forks, []string{site}, s.cfg.Socket, 2, filepath.Join("testdata", "trainer.py"), dir,
+			folders, forks := trainerForks(t, peer)
+			out := runRanksOf(t, forks, folders, s.cfg.Socket, 2, filepath.Join("testdata", "trainer.py"), dir,
 				filepath.Join(t.TempDir(), "store"), kind)
 			for _, what := range []string{"restored from memory", "the same as Trainer's", "the best", "by hand", "without memory"} {
 				if !strings.Contains(out, "done: "+what+"\n") {

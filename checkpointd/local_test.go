@@ -361,7 +361,7 @@ func TestStepWithoutFiles(t *testing.T) {
 // other node has in memory. It has that from disk, where the step is written behind the workers.
 func TestLocalElsewhere(t *testing.T) {
 	t.Parallel()
-	forks, packages := testutil.ForksOf(testutil.Torch(t), torchModules, ""), t.TempDir()
+	forks, packages := torchForks(t), t.TempDir()
 	if err := python.InstallCheckpoint(packages); err != nil {
 		t.Fatal(err)
 	}

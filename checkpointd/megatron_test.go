@@ -6,8 +6,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-
-	"muster/internal/testutil"
 )
 
 // megatronModules are what megatron_job imports when a job begins.
@@ -18,12 +16,12 @@ const megatronModules = "megatron.core.models.gpt,megatron.core.optimizer.distri
 // ranks and with one.
 func TestMegatron(t *testing.T) {
 	t.Parallel()
-	forks := testutil.ForksOf(filepath.Join(testutil.Peer(t, "megatron-core"), "python"),
-		torchModules+",megatron_job,"+megatronModules, "testdata")
+	packages := packagesOf(t, "megatron-core")
+	forks, folders := trainForks(t).With("megatron_job,"+megatronModules, "testdata:"+packages), []string{packages}
 	root := t.TempDir()
 	s, log := testService(t, nil)
 	cases := []string{"classic", "classic distributed", "dist", "dist distributed"}
-	out := runRanksOf(t, forks, nil, s.cfg.Socket, 2, filepath.Join("testdata", "megatron_save.py"), root,
+	out := runRanksOf(t, forks, folders, s.cfg.Socket, 2, filepath.Join("testdata", "megatron_save.py"), root,
 		filepath.Join(t.TempDir(), "store"))
 	for _, c := range cases {
 		for _, what := range []string{"memory", "disk", "flags", "lean"} {
@@ -66,7 +64,7 @@ func TestMegatron(t *testing.T) {
 	for ranks, want := range map[int]int{2: 5, 1: 3} {
 		store, socket := filepath.Join(t.TempDir(), "store"), map[int]*Service{2: next, 1: full}[ranks].cfg.Socket
 		wg.Go(func() {
-			out := runRanksOf(t, forks, nil, "", ranks, filepath.Join("testdata", "megatron_check.py"), root, store, socket)
+			out := runRanksOf(t, forks, folders, "", ranks, filepath.Join("testdata", "megatron_check.py"), root, store, socket)
 			if got := strings.Count(out, "equal "); got != want {
 				t.Errorf("%d ranks: %d directories are equal, want %d\n%s", ranks, got, want, out)
 			}

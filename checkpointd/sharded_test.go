@@ -18,7 +18,7 @@ import (
 // print.
 func runRanks(t *testing.T, socket string, ranks int, script string, args ...string) string {
 	t.Helper()
-	return runRanksOf(t, testutil.ForksOf(testutil.Torch(t), torchModules, ""), nil, socket, ranks, script, args...)
+	return runRanksOf(t, torchForks(t), nil, socket, ranks, script, args...)
 }
 
 // runRanksOf is runRanks in other forks, and with folders whose packages are on Python's path behind ours.
@@ -73,8 +73,8 @@ func TestSharded(t *testing.T) {
 	if out := runRanks(t, s.cfg.Socket, 1, one, filepath.Join(root, "any")); !strings.Contains(out, "restored 6 from disk") {
 		t.Errorf("%s\n%s", out, log.String())
 	}
-	_, forks := trainerForks(t, "accelerate") // it has safetensors
-	text, err := forks.Run(t.Context(), os.Environ(), filepath.Join("testdata", "sharded_check.py"), root)
+	env := append(os.Environ(), "PYTHONPATH="+packagesOf(t, "accelerate")) // it has safetensors
+	text, err := torchForks(t).Run(t.Context(), env, filepath.Join("testdata", "sharded_check.py"), root)
 	if err != nil || strings.Count(string(text), "equal ") != 5 {
 		t.Errorf("%v\n%s", err, text)
 	}
@@ -160,7 +160,8 @@ func TestNoMemoryForAll(t *testing.T) {
 func TestShardedByDLRover(t *testing.T) {
 	t.Parallel()
 	dir, store := filepath.Join(t.TempDir(), "checkpoints"), filepath.Join(t.TempDir(), "store")
-	if out, err := dlroverForks(t).Run(t.Context(), os.Environ(), filepath.Join("testdata", "dlrover_fsdp.py"), dir); err != nil {
+	env := append(os.Environ(), "PYTHONPATH="+packagesOf(t, "dlrover"))
+	if out, err := torchForks(t).Run(t.Context(), env, filepath.Join("testdata", "dlrover_fsdp.py"), dir); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	s, _ := testService(t, nil)

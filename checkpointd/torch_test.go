@@ -11,18 +11,38 @@ import (
 	"muster/rendezvous"
 )
 
-// torchModules are what scripts of this package find imported: each starts in a fork of one process.
-const torchModules = "torch.distributed.checkpoint,torch.distributed.fsdp,torch.distributed.tensor"
+// torchForks returns forks of a Python that has imported torch: scripts of this package start there.
+func torchForks(t *testing.T) *testutil.Forks {
+	t.Helper()
+	return testutil.ForksOf(testutil.Torch(t), "torch.distributed.checkpoint,torch.distributed.fsdp,torch.distributed.tensor", "")
+}
+
+// trainForks returns forks of one of those that has imported what the first optimizer does, for scripts that have one, and
+// for forks that have imported more. It says at its end what it has not let go of.
+func trainForks(t *testing.T) *testutil.Forks {
+	t.Helper()
+	return torchForks(t).With("torch._dynamo", "")
+}
+
+// packagesOf returns the folder where the packages of a peer lie, which all have the torch that torchForks imports.
+func packagesOf(t *testing.T, peer string) string {
+	t.Helper()
+	site, err := filepath.Glob(filepath.Join(filepath.Dir(testutil.Peer(t, peer)), "lib", "python*", "site-packages"))
+	if err != nil || len(site) != 1 {
+		t.Fatal(site, err)
+	}
+	return site[0]
+}
 
 // runPython runs a script of testdata with our packages on its path.
 func runPython(t *testing.T, socket, script string, args ...string) string {
 	t.Helper()
-	interpreter, packages := testutil.Torch(t), t.TempDir()
+	packages := t.TempDir()
 	if err := python.InstallCheckpoint(packages); err != nil {
 		t.Fatal(err)
 	}
 	env := append(os.Environ(), "PYTHONPATH="+packages, "MUSTER_SOCKET="+socket, "RANK=0", "WORLD_SIZE=1", "LOCAL_WORLD_SIZE=1")
-	out, err := testutil.ForksOf(interpreter, torchModules, "").Run(t.Context(), env,
+	out, err := torchForks(t).Run(t.Context(), env,
 		append([]string{"-W", "error::UserWarning:muster", script}, args...)...)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -12,8 +12,7 @@ from dlrover.trainer.torch.elastic.dataloader import ElasticDataLoader
 from dlrover.trainer.torch.elastic.sampler import ElasticDistributedSampler
 from dlrover.trainer.torch.elastic.trainer import ElasticTrainer
 
-path = os.environ["PYTHONPATH"]
-assert bool(path) == sys.modules["dlrover"].__file__.startswith(path or "/?"), "another package dlrover than the one to be run"
+assert sys.modules["dlrover"].__file__.startswith(os.environ["PYTHONPATH"]), "another package dlrover than the one to be run"
 folder, told = sys.argv[1], {}
 for size, replicas, shuffle, drop in itertools.product((1, 7, 12, 100), (1, 3, 4), (False, True), (False, True)):
     for rank in range(replicas):

@@ -22,25 +22,41 @@ var forksScript string
 // The process ends with the test binary.
 type Forks struct {
 	interpreter, modules, path string
+	of                         *Forks // whose fork the process is; nil: it starts by itself
 
 	start    sync.Once
 	requests *os.File // a socket of packets
+	held     *os.File // the process is killed when it is closed; nil where it is no fork
 	err      error
 }
 
 var (
 	forksLock sync.Mutex
-	allForks  = map[[3]string]*Forks{}
+	allForks  = map[forksKey]*Forks{}
 )
+
+type forksKey struct {
+	of                         *Forks
+	interpreter, modules, path string
+}
 
 // ForksOf returns the forks of an interpreter that has imported modules, given with commas between; path is its
 // PYTHONPATH meanwhile.
 func ForksOf(interpreter, modules, path string) *Forks {
+	return forksOf(forksKey{interpreter: interpreter, modules: modules, path: path})
+}
+
+// With returns forks of a process that is a fork itself, and has imported more modules by a PYTHONPATH of its own: torch
+// is imported once for packages that lie in several folders. Scripts find those only where their PYTHONPATH says so.
+func (f *Forks) With(modules, path string) *Forks {
+	return forksOf(forksKey{of: f, interpreter: f.interpreter, modules: modules, path: path})
+}
+
+func forksOf(key forksKey) *Forks {
 	forksLock.Lock()
 	defer forksLock.Unlock()
-	key := [3]string{interpreter, modules, path}
 	if allForks[key] == nil {
-		allForks[key] = &Forks{interpreter: interpreter, modules: modules, path: path}
+		allForks[key] = &Forks{interpreter: key.interpreter, modules: key.modules, path: key.path, of: key.of}
 	}
 	return allForks[key]
 }
@@ -65,13 +81,49 @@ func (f *Forks) open() {
 		return
 	}
 	defer func() { _ = theirs.Close() }()
-	cmd := exec.CommandContext(context.Background(), f.interpreter, "-c", forksScript, f.modules)
-	cmd.Env = append(os.Environ(), "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1", "DS_ACCELERATOR=cpu", "HF_HUB_OFFLINE=1",
+	env := append(os.Environ(), "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1", "DS_ACCELERATOR=cpu", "HF_HUB_OFFLINE=1",
 		"PYTHONPATH="+f.path)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs, os.Stderr, os.Stderr
-	if f.err = cmd.Start(); f.err == nil {
+	if f.of != nil {
+		f.err = f.fork(env, theirs)
+	} else {
+		cmd := exec.CommandContext(context.Background(), f.interpreter, "-c", forksScript, f.modules)
+		cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = env, theirs, os.Stderr, os.Stderr
+		f.err = cmd.Start()
+	}
+	if f.err == nil {
 		f.requests = ours
 	}
+}
+
+// fork has another one's process make that of f.
+func (f *Forks) fork(env []string, requests *os.File) error {
+	if f.of.start.Do(f.of.open); f.of.err != nil {
+		return f.of.err
+	}
+	text, err := request(env, "modules", f.modules)
+	if err != nil {
+		return err
+	}
+	ours, theirs, err := socketpair()
+	if err != nil {
+		return err
+	}
+	f.held = ours
+	return errors.Join(f.of.send(text, os.Stderr, theirs, requests), theirs.Close())
+}
+
+// request is what a process is told: the environment, the folder, and a word more.
+func request(env []string, name string, value any) ([]byte, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	environ := map[string]string{}
+	for _, kv := range env {
+		name, value, _ := strings.Cut(kv, "=")
+		environ[name] = value
+	}
+	return json.Marshal(map[string]any{name: value, "env": environ, "dir": dir})
 }
 
 // Run runs a script with args, -c and -W among them, as Python would, and returns what it prints to both streams.
@@ -86,16 +138,7 @@ func (f *Forks) Run(ctx context.Context, env []string, args ...string) ([]byte, 
 		return nil, err
 	}
 	defer func() { _, _ = output.Close(), os.Remove(output.Name()) }()
-	dir, err := os.Getwd()
-	if err != nil {
-		return nil, err
-	}
-	environ := map[string]string{}
-	for _, kv := range env {
-		name, value, _ := strings.Cut(kv, "=")
-		environ[name] = value
-	}
-	text, err := json.Marshal(map[string]any{"argv": args, "env": environ, "dir": dir})
+	text, err := request(env, "argv", args)
 	if err != nil {
 		return nil, err
 	}

@@ -1,7 +1,8 @@
 """Imports the modules of its argument once, then forks a process for each script that somebody wants run.
 
 usage: forks.py MODULE,MODULE: its standard input is a socket. Each message is JSON (argv, env, dir) with two files: where the
-output goes, and a socket by which the exit status is told. Whoever closes the other end of that has the script killed.
+output goes, and a socket by which the exit status is told. Whoever closes the other end of that has the script killed. With
+"modules" and a third file, a socket for requests, the process imports more, and does the same.
 """
 import gc
 import importlib
@@ -14,10 +15,16 @@ import sys
 import types
 import warnings
 
-imported_with = 1 + len([d for d in os.environ["PYTHONPATH"].split(":") if d])  # entries of sys.path that give way to a script's
-for name in sys.argv[1].split(","):
-    importlib.import_module(name)
-gc.freeze()
+imported_with = 1  # entries of sys.path that give way to a script's
+
+
+def load(modules):
+    """Imports what scripts share."""
+    global imported_with
+    imported_with = 1 + len(search())
+    for name in modules.split(","):
+        importlib.import_module(name)
+    gc.freeze()
 
 
 def wait(caller, pid):
@@ -34,12 +41,13 @@ def wait(caller, pid):
     os._exit(0)
 
 
-def serve():
+def serve(modules):
     """Returns in the process of a script only, with what is to be run there."""
+    load(modules)
     requests = socket.socket(fileno=0)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        text, files, _, _ = socket.recv_fds(requests, 1 << 20, 2)
+        text, files, _, _ = socket.recv_fds(requests, 1 << 20, 3)
         if not text:
             os._exit(0)
         if os.fork():
@@ -47,17 +55,24 @@ def serve():
                 os.close(file)
             continue
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        output, caller = files[0], socket.socket(fileno=files[1])
+        output, caller, *others = files
+        caller = socket.socket(fileno=caller)
         pid = os.fork()
         if pid:
+            for file in others:
+                os.close(file)
             wait(caller, pid)
         requests.detach()
-        null = os.open(os.devnull, os.O_RDONLY)
-        for source, target in ((null, 0), (output, 1), (output, 2)):
+        input = others[0] if others else os.open(os.devnull, os.O_RDONLY)
+        for source, target in ((input, 0), (output, 1), (output, 2)):
             os.dup2(source, target)
-        for file in (null, output, caller.detach()):
+        for file in (input, output, caller.detach()):
             os.close(file)
         return json.loads(text)
+
+
+def search():
+    return [d for d in os.environ.get("PYTHONPATH", "").split(":") if d]
 
 
 def become(request):
@@ -65,6 +80,9 @@ def become(request):
     os.chdir(request["dir"])
     os.environ.clear()
     os.environ.update(request["env"])
+    if "modules" in request:  # no script, but one that imports more and forks further
+        sys.path[:imported_with] = [""] + search()
+        return become(serve(request["modules"]))
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     argv, options = request["argv"], [w for w in os.environ.get("PYTHONWARNINGS", "").split(",") if w]
     while argv[0] == "-W":
@@ -79,7 +97,7 @@ def become(request):
         with open(file, encoding="utf-8") as f:
             source = f.read()
     sys.argv = argv
-    sys.path[:imported_with] = [first] + [d for d in os.environ.get("PYTHONPATH", "").split(":") if d]
+    sys.path[:imported_with] = [first] + search()
     if "torch" in sys.modules:
         import torch
         torch.seed()
@@ -90,4 +108,4 @@ def become(request):
     return compile(source, file, "exec"), main.__dict__
 
 
-exec(*become(serve()))
+exec(*become(serve(sys.argv[1])))

@@ -63,7 +63,22 @@ if __name__ == "__main__":
 	if _, err := forks.Run(t.Context(), nil, "-c", "import os; os.kill(os.getpid(), 9)"); err == nil || err.Error() != "exit status 137" {
 		t.Errorf("killed by itself: %v", err)
 	}
-	if text, err := os.ReadFile(once); err != nil || string(text) != "imported\n" {
+	more := filepath.Join(dir, "more")
+	if err := os.Mkdir(more, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write("more/further.py", "import shared\nprint('further', file=open(shared.os.environ['ONCE'], 'a'))\n")
+	for range 2 {
+		out, err := forks.With("further", more).Run(t.Context(), []string{"PYTHONPATH=" + more, "ONCE=mine"}, "-c",
+			"import further, os, sys; print(sys.path[:2], *sorted(os.environ), sys.stdin.read())")
+		if want := "['', '" + more + "'] ONCE PYTHONPATH \n"; err != nil || string(out) != want {
+			t.Errorf("printed %q, %v; want %q", out, err, want)
+		}
+	}
+	if _, err := forks.With("absent", "").Run(t.Context(), nil, "-c", ""); err == nil {
+		t.Error("a script without its modules")
+	}
+	if text, err := os.ReadFile(once); err != nil || string(text) != "imported\nfurther\n" {
 		t.Errorf("what is shared was imported: %q, %v", text, err)
 	}
 
