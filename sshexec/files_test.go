@@ -86,7 +86,7 @@ func at(s *sshtest.Server) hosts.Host { return hosts.Host{Name: "127.0.0.1", Por
 
 // A machine that dies in the middle of a copy has nothing that would be taken for the binary.
 func TestDiesInCopy(t *testing.T) {
-	s := sshtest.New(t, sshtest.Config{DieAfter: 1 << 20})
+	s := sshtest.New(t, sshtest.Config{DieAfter: 1 << 16})
 	d := dialer(t, testutil.NewSSHClient(t), nil)
 	_, err := d.Start(t.Context(), at(s), []string{"agent"})
 	if err == nil || !sshexec.Transient(err) {
@@ -111,7 +111,7 @@ func TestDiesInCopy(t *testing.T) {
 	if err := os.Remove(names[0]); err != nil { // a program that may still run cannot be cut short
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(names[0], make([]byte, 1<<20), 0o700); err != nil {
+	if err := os.WriteFile(names[0], make([]byte, 1<<17), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	talk(t, startAt(t, d, s))
@@ -177,13 +177,13 @@ func TestPlaces(t *testing.T) {
 		err             []string
 	}{
 		"cache not executable": {"noexec", "size=64m", "size=64m", "", "/tmp/" + mine, nil},
-		"cache full":           {"size=1m", "size=64m", "size=64m", "", "/tmp/" + mine, nil},
+		"cache full":           {"size=64k", "size=64m", "size=64m", "", "/tmp/" + mine, nil},
 		"cache read-only":      {"ro", "size=64m", "size=64m", "", "/tmp/" + mine, nil},
-		"two are no good":      {"size=1m", "noexec", "size=64m", "", "/dev/shm/" + mine, nil},
-		"somebody else's":      {"size=1m", "size=64m", "size=64m", "mkdir -m 777 /tmp/" + mine, "/dev/shm/" + mine, nil},
-		"link":                 {"size=1m", "size=64m", "size=64m", "mkdir -m 700 /tmp/x; ln -s x /tmp/" + mine, "/dev/shm/" + mine, nil},
+		"two are no good":      {"size=64k", "noexec", "size=64m", "", "/dev/shm/" + mine, nil},
+		"somebody else's":      {"size=64k", "size=64m", "size=64m", "mkdir -m 777 /tmp/" + mine, "/dev/shm/" + mine, nil},
+		"link":                 {"size=64k", "size=64m", "size=64m", "mkdir -m 700 /tmp/x; ln -s x /tmp/" + mine, "/dev/shm/" + mine, nil},
 		"no place at all": {
-			"size=1m", "noexec", "size=1m", "", "",
+			"size=64k", "noexec", "size=64k", "", "",
 			[]string{"no place for our program", "has no room for", "takes no programs (Permission denied)", "/dev/shm/" + mine},
 		},
 		"limit of a file's size": {
@@ -210,7 +210,7 @@ func TestPlaces(t *testing.T) {
 			shell := filepath.Join(t.TempDir(), "shell")
 			limit := ""
 			if c.before == "limit" {
-				limit = "ulimit -f 1024\n"
+				limit = "ulimit -f 128\n"
 			}
 			text := fmt.Sprintf("#!/bin/sh\n%sexport HOME=%s\nexec nsenter -t %d -m /bin/sh \"$@\"\n", limit, home, hold.Process.Pid)
 			if err := os.WriteFile(shell, []byte(text), 0o700); err != nil {

@@ -56,12 +56,12 @@ func newDialer(t *testing.T, c *testutil.SSHClient, change func(*sshexec.Config)
 	return d, err
 }
 
-// script makes a program of 3 MB that does what the agent of this binary does, and costs less to send, to check and to
-// start.
+// script makes a program of a quarter of a megabyte that does what the agent of this binary does, and costs less to send,
+// to check and to start.
 func script(t *testing.T) string {
 	t.Helper()
 	scripted.Do(func() {
-		random := make([]byte, 3<<19)
+		random := make([]byte, 1<<17)
 		// The same for all launchers, and another one in each run: a copy that an earlier run left in /tmp must not be
 		// found.
 		_, _ = rand.NewChaCha8([32]byte(binary.BigEndian.AppendUint64(make([]byte, 24), uint64(time.Now().UnixNano())))).Read(random)

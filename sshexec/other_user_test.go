@@ -88,7 +88,7 @@ func TestBinaryOfAnotherUser(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			// The machine's own files stay as they are: what is written goes into memory.
-			mounts := `set -e; home=$1; key=$2; hash=$3; xdg=; full() { mount -t tmpfs -o size=1m tmpfs "$home"/.cache; }
+			mounts := `set -e; home=$1; key=$2; hash=$3; xdg=; full() { mount -t tmpfs -o size=64k tmpfs "$home"/.cache; }
 				mount --make-rprivate /; mount -t tmpfs -o size=64m tmpfs /mnt; mkdir -p /mnt/home /mnt/dev-shm
 				chmod 755 /mnt /mnt/home; home=/mnt/home
 				mkdir "$home"/.cache; mount -t tmpfs tmpfs /tmp; mount -t tmpfs tmpfs /dev/shm; chmod 1777 /tmp /dev/shm
