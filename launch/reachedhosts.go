@@ -31,8 +31,9 @@ type reachedHosts struct {
 	runDir string
 	log    zerolog.Logger
 
-	mu  sync.Mutex
-	now reachedState
+	mu      sync.Mutex
+	now     reachedState
+	waiting string // the lost host of which the launcher could not be told, which is said once
 }
 
 // reachedState is which hosts there are. It changes when the launcher was told.
@@ -156,8 +157,8 @@ func (r *reachedHosts) watch(closed <-chan struct{}) {
 	}
 }
 
-// lookForLost replaces the hosts that the launcher has lost since so many of them were seen, and returns how many there
-// are now.
+// lookForLost replaces the hosts that the launcher has lost since so many of them were seen, and returns of how many it
+// has been told. Where that fails it is tried again.
 func (r *reachedHosts) lookForLost(seen int) int {
 	text, err := os.ReadFile(filepath.Join(r.runDir, job.PodDir, job.LostFile))
 	if err != nil {
@@ -165,29 +166,36 @@ func (r *reachedHosts) lookForLost(seen int) int {
 	}
 	lines := strings.SplitAfter(string(text), "\n")
 	lines = lines[:len(lines)-1] // the last one is not complete
-	for _, line := range lines[min(seen, len(lines)):] {
-		r.lost(strings.TrimSuffix(line, "\n"))
+	for ; seen < len(lines); seen++ {
+		if !r.lost(strings.TrimSuffix(lines[seen], "\n")) {
+			break
+		}
 	}
-	return max(seen, len(lines))
+	return seen
 }
 
 // lost replaces a host that is lost by itself. Where nothing takes its place it stays named: its machine may come back,
-// and Horovod tries it again.
-func (r *reachedHosts) lost(host string) {
+// and Horovod tries it again. It returns false where the launcher could not be told.
+func (r *reachedHosts) lost(host string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	i := slices.IndexFunc(r.now.hosts, func(h job.ReachedHost) bool { return h.Host == host })
 	if i < 0 {
-		return // kill-node has said what follows, or it was taken away
+		return true // kill-node has said what follows, or it was taken away
 	}
 	next, text, replaced := r.withoutLocked(i)
 	if replaced {
 		if err := r.changeLocked(next); err != nil {
-			r.log.Error().Err(err).Str("node", host).Msg("a lost host is not replaced")
-			return
+			if r.waiting != host {
+				r.log.Error().Err(err).Str("node", host).Msg("a lost host is not replaced yet; it is tried again")
+			}
+			r.waiting = host
+			return false
 		}
 	}
+	r.waiting = ""
 	r.log.Warn().Msg(text)
+	return true
 }
 
 // come adds the next host that can come.

@@ -108,3 +108,36 @@ func TestReachedHostsLost(t *testing.T) {
 		}
 	}
 }
+
+// TestReachedHostsLostAgain: a lost host of which the launcher cannot be told, as its disk is full, is replaced when it
+// can be, and those that are lost behind it are, too. The error is said once.
+func TestReachedHostsLostAgain(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	pod := filepath.Join(dir, job.PodDir)
+	hostfile := filepath.Join(pod, job.ReachedFile)
+	if err := os.MkdirAll(filepath.Join(hostfile, "in the way"), 0o700); err != nil { // nothing replaces that
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(pod, job.LostFile), []byte("a\nb\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	r := newReachedHosts(&job.ReachedHosts{
+		Hosts: []job.ReachedHost{{Host: "a", Name: "t-0"}, {Host: "b", Name: "t-1"}}, Prefix: "t-", Min: 2, Max: 2, Limit: -1,
+		Replace: true, Spare: []string{"c", "d"},
+	}, dir, zerolog.New(&log))
+	seen := r.lookForLost(r.lookForLost(0))
+	if n := strings.Count(log.String(), "a lost host is not replaced yet"); seen != 0 || n != 1 {
+		t.Errorf("%d of none are replaced, which is said %d times:\n%s", seen, n, log.String())
+	}
+	if err := os.RemoveAll(hostfile); err != nil {
+		t.Fatal(err)
+	}
+	if seen = r.lookForLost(seen); seen != 2 {
+		t.Errorf("%d of 2 are replaced:\n%s", seen, log.String())
+	}
+	if text, err := os.ReadFile(hostfile); err != nil || string(text) != "c slots=0\nd slots=0\n" {
+		t.Errorf("%q, %v", text, err)
+	}
+}
