@@ -103,7 +103,7 @@ func serving(host, lead int) (ranks []int) {
 // fixedError is why a job of a fixed size is not scaled.
 func fixedError(nodes job.Range) error {
 	return errhint.With(errhint.Usagef("cannot scale the job: it has a fixed number of nodes, %d", nodes.Min),
-		"--nnodes MIN:MAX makes a job elastic")
+		"--nnodes MIN:MAX makes a job elastic, and in a job file elasticPolicy or minNodes")
 }
 
 // scale has the job go on with so many nodes, and says what follows.

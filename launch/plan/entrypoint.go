@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -36,7 +37,7 @@ func resolveCommand(c job.Command, dir string, environ []string) (entrypoint, er
 				return entrypoint{}, err
 			}
 		}
-		return entrypoint{path: path, prefix: []string{c.Name}, name: programName(c)}, nil
+		return entrypoint{path: path, prefix: []string{c.Name}, name: cmp.Or(c.Title, programName(c))}, nil
 	}
 	interpreter, path, err := findInterpreter(c.Interpreters, dir, environ)
 	if err != nil {

@@ -85,3 +85,25 @@ func TestLinesAgree(t *testing.T) {
 		})
 	}
 }
+
+// TestTitle: reports of a job's failure name what its nodes run, and not the shell in which muster runs that.
+func TestTitle(t *testing.T) {
+	t.Parallel()
+	const job = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j}\nspec: {completions: 2, parallelism: 2, completionMode: Indexed, " +
+		"template: {spec: {containers: [{name: c, command: %s}]}}}"
+	for command, want := range map[string]string{
+		"[torchrun, --nnodes=2, train.py]":                               "torchrun",
+		"[python3, -u, train.py, --address=$(MASTER_ADDR)-$(NO)]":        "",
+		"[sh, -c, 'exec deepspeed train.py']":                            "sh",
+		"[/usr/bin/python3, train.py, --index, $(JOB_COMPLETION_INDEX)]": "train.py",
+	} {
+		f, err := read(strings.Replace(job, "%s", command, 1), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, _, err := f.Place(jobfile.Places{Hosts: []string{"a", "b"}, Port: 1})
+		if err != nil || c.Title != want {
+			t.Errorf("%s: %q, want %q, of %s, %v", command, c.Title, want, c.Name, err)
+		}
+	}
+}

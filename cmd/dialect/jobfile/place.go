@@ -139,7 +139,21 @@ func (f *File) Place(at Places) (job.Command, []Node, error) {
 		nodes[i].Env = append(nodes[i].Env, own(ReplicaVariable, strconv.Itoa(i)))
 	}
 	script, err := f.script(nodes, at)
-	return job.Command{Kind: job.Program, Name: "/bin/sh", Args: []string{"-c", script}, Links: launchers}, nodes, err
+	return job.Command{
+		Kind: job.Program, Name: "/bin/sh", Args: []string{"-c", script}, Title: titleOf(nodes[0].Argv), Links: launchers,
+	}, nodes, err
+}
+
+// titleOf is the script's name in "python train.py", else the program's.
+func titleOf(argv []string) string {
+	if strings.HasPrefix(path.Base(argv[0]), "python") {
+		for _, word := range argv[1:] {
+			if !strings.HasPrefix(word, "-") {
+				return word
+			}
+		}
+	}
+	return argv[0]
 }
 
 // meets reports whether the container itself says where workers meet.
