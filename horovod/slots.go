@@ -108,12 +108,12 @@ func (s Slot) Env() []string {
 func Scopes(slots []Slot) map[string]int {
 	scopes := map[string]int{}
 	for _, s := range slots {
-		scopes[GlobalScope] = s.Size
+		scopes[globalScope] = s.Size
 		scopes["local_"+s.Host] = s.LocalSize
 		scopes["cross_"+strconv.Itoa(s.LocalRank)] = s.CrossSize
 	}
 	return scopes
 }
 
-// GlobalScope is the scope of all workers.
-const GlobalScope = "global"
+// globalScope is the scope of all workers.
+const globalScope = "global"

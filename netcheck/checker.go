@@ -15,11 +15,11 @@ import (
 	"muster/rendezvous/memstore"
 )
 
-// DefaultBudget bounds a stage where the user says nothing.
-const DefaultBudget = 120 * time.Second
+// defaultBudget bounds a stage where the user says nothing.
+const defaultBudget = 120 * time.Second
 
-// DefaultFactor is how many times slower than the others a straggler is where the user says nothing.
-const DefaultFactor = 2
+// defaultFactor is how many times slower than the others a straggler is where the user says nothing.
+const defaultFactor = 2
 
 // Program is the check program on the devices of this node. A method that fails says which device, why, and what to
 // try.
@@ -77,9 +77,9 @@ type Rules struct {
 	Network bool
 	// Full tests every pair, in every check.
 	Full bool
-	// Budget bounds each stage; 0 means DefaultBudget.
+	// Budget bounds each stage; 0 means defaultBudget.
 	Budget time.Duration
-	// Factor is how many times slower than the others a straggler is, 0 means DefaultFactor; Median compares with the median of all.
+	// Factor is how many times slower than the others a straggler is, 0 means defaultFactor; Median compares with the median of all.
 	Factor float64
 	Median bool
 	// ExcludeStraggler has stragglers leave.
@@ -157,10 +157,10 @@ type Checker struct {
 // New returns a checker.
 func New(cfg Config) *Checker {
 	if cfg.Rules.Budget == 0 {
-		cfg.Rules.Budget = DefaultBudget
+		cfg.Rules.Budget = defaultBudget
 	}
 	if cfg.Rules.Factor == 0 {
-		cfg.Rules.Factor = DefaultFactor
+		cfg.Rules.Factor = defaultFactor
 	}
 	return &Checker{cfg: cfg}
 }

@@ -17,9 +17,9 @@ func Choices(f *pflag.Flag) []string {
 	return nil
 }
 
-// FlagNamed is the flag of Flags or OwnFlags that a word on a command line names, in any of its spellings; nil for
+// flagNamed is the flag of Flags or OwnFlags that a word on a command line names, in any of its spellings; nil for
 // none.
-func FlagNamed(flags *pflag.FlagSet, spelling string) *pflag.Flag {
+func flagNamed(flags *pflag.FlagSet, spelling string) *pflag.Flag {
 	spelling, _, _ = strings.Cut(spelling, "=")
 	name := strings.ReplaceAll(strings.TrimLeft(spelling, "-"), "_", "-")
 	if len(name) == 1 {
@@ -186,7 +186,7 @@ func Complete(name string, flags *pflag.FlagSet, args []string, toComplete strin
 		return nil, true // the command's own words
 	}
 	if spelling, part, joined := strings.Cut(toComplete, "="); joined {
-		if f := FlagNamed(flags, spelling); f != nil {
+		if f := flagNamed(flags, spelling); f != nil {
 			return Starting(Choices(f), part)
 		}
 	}
@@ -211,7 +211,7 @@ func FlagWords(flags *pflag.FlagSet, args []string) int {
 		if !strings.HasPrefix(args[i], "-") || args[i] == "--" {
 			return i
 		}
-		if f := FlagNamed(flags, args[i]); f != nil && takesNext(f, args[i]) {
+		if f := flagNamed(flags, args[i]); f != nil && takesNext(f, args[i]) {
 			i++
 		}
 	}
@@ -224,7 +224,7 @@ func WordOf(flags *pflag.FlagSet, args []string) *pflag.Flag {
 		return nil
 	}
 	if last := args[len(args)-1]; strings.HasPrefix(last, "-") {
-		if f := FlagNamed(flags, last); f != nil && takesNext(f, last) {
+		if f := flagNamed(flags, last); f != nil && takesNext(f, last) {
 			return f
 		}
 	}

@@ -82,7 +82,7 @@ func (f *Links) test(ctx context.Context, by *Tools, here *hardware.Hardware, ru
 		Progress: func(local int, step string) { now.Detail(devicecheck.StepText(local, step)) }, Log: log,
 	}
 	if here.Fake != nil {
-		cfg.Fake, cfg.NoTorch = FakeLinks(here.Fake), here.Fake.NoTorch()
+		cfg.Fake, cfg.NoTorch = fakeLinks(here.Fake), here.Fake.NoTorch()
 		for name, value := range here.Fake.Env() {
 			environ = append(environ, name+"="+value)
 		}

@@ -152,12 +152,12 @@ func Rehearsed(fake *rehearsal.Fake) *checks.Rehearsal {
 	}
 	return &checks.Rehearsal{Spec: fake.Path(), HasNetwork: fake.HasNetwork(), At: func(round int) checks.Made {
 		now := fake.At(round)
-		return checks.Made{Files: now.Root(accel.Real()), Medium: mediumOf(now), Links: FakeLinks(now), NoTorch: now.NoTorch()}
+		return checks.Made{Files: now.Root(accel.Real()), Medium: mediumOf(now), Links: fakeLinks(now), NoTorch: now.NoTorch()}
 	}}
 }
 
-// FakeLinks says what a fake's spec says of its links as the check program takes it.
-func FakeLinks(fake *rehearsal.Fake) *devicecheck.FakeLinks {
+// fakeLinks says what a fake's spec says of its links as the check program takes it.
+func fakeLinks(fake *rehearsal.Fake) *devicecheck.FakeLinks {
 	f := &devicecheck.FakeLinks{Count: fake.Count()}
 	for _, l := range fake.Links() {
 		link := devicecheck.FakeLink{

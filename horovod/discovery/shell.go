@@ -31,7 +31,7 @@ const statusMark = "\n\x00muster-status "
 
 // Run implements Runner.
 func (s Shell) Run(ctx context.Context, command string) ([]byte, error) {
-	deadline := DefaultTimeout
+	deadline := defaultTimeout
 	if end, ok := ctx.Deadline(); ok {
 		deadline = time.Until(end)
 	}

@@ -39,8 +39,8 @@ type Runner interface {
 	Run(ctx context.Context, command string) ([]byte, error)
 }
 
-// DefaultTimeout bounds one run of a discovery script. Horovod has no bound: a script that hangs stops its driver.
-const DefaultTimeout = 30 * time.Second
+// defaultTimeout bounds one run of a discovery script. Horovod has no bound: a script that hangs stops its driver.
+const defaultTimeout = 30 * time.Second
 
 // Script is a command that prints the hosts, one a line: NAME:SLOTS, or NAME.
 type Script struct {
@@ -50,7 +50,7 @@ type Script struct {
 	Runner Runner
 	// Slots is what a host without a number has.
 	Slots int
-	// Timeout bounds a run; 0 is DefaultTimeout.
+	// Timeout bounds a run; 0 is defaultTimeout.
 	Timeout time.Duration
 }
 
@@ -58,7 +58,7 @@ type Script struct {
 func (s Script) Find(ctx context.Context) ([]horovod.Host, []string, error) {
 	timeout := s.Timeout
 	if timeout == 0 {
-		timeout = DefaultTimeout
+		timeout = defaultTimeout
 	}
 	late := fmt.Errorf("it ran longer than %v", timeout)
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, late)

@@ -52,8 +52,8 @@ type Machine interface {
 	Pause(time.Duration)
 }
 
-// Unlimited is no limit.
-const Unlimited = ^uint64(0)
+// noLimit is no limit.
+const noLimit = ^uint64(0)
 
 // Space is the size of a file system, in bytes.
 type Space struct {

@@ -46,7 +46,7 @@ func lockedMemory(n *Node) []check.Result {
 	switch {
 	case err != nil:
 		return skip(id, err.Error())
-	case limit == Unlimited:
+	case limit == noLimit:
 		return pass(id)
 	}
 	return []check.Result{bad(id, fmt.Sprintf("%d KiB may be locked, and RDMA registers more", limit>>10),

@@ -45,7 +45,7 @@ func (f faked) OpenFiles() (uint64, error) {
 		return uint64(*files), nil
 	}
 	if f.simulated {
-		return Unlimited, nil
+		return noLimit, nil
 	}
 	return f.Machine.OpenFiles()
 }
@@ -54,11 +54,11 @@ func (f faked) OpenFiles() (uint64, error) {
 func (f faked) LockedMemory() (uint64, error) {
 	switch kib := f.limits.LockedKiB; {
 	case kib != nil && *kib < 0:
-		return Unlimited, nil
+		return noLimit, nil
 	case kib != nil:
 		return uint64(*kib) << 10, nil
 	case f.simulated:
-		return Unlimited, nil
+		return noLimit, nil
 	}
 	return f.Machine.LockedMemory()
 }

@@ -16,11 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrUnknown says that the kernel cannot tell, such as one without sock_diag.
-var ErrUnknown = errors.New("the kernel does not tell whose a connection is")
+// errUnknown says that the kernel cannot tell, such as one without sock_diag.
+var errUnknown = errors.New("the kernel does not tell whose a connection is")
 
-// ErrGone says that the other end is not open any more: nobody is there who could say anything.
-var ErrGone = errors.New("the other end of the connection is gone")
+// errGone says that the other end is not open any more: nobody is there who could say anything.
+var errGone = errors.New("the other end of the connection is gone")
 
 // Asker asks the kernel. It is safe for concurrent use. The zero value is ready; it opens a socket when it is first
 // asked.
@@ -56,13 +56,13 @@ func (a *Asker) Owner(from, to netip.AddrPort) (uid uint32, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	uid, err = a.askLocked(from, to, 0)
-	if errors.Is(err, ErrGone) && from.Addr().Is6() && from.Addr().IsLinkLocalUnicast() { // such a socket belongs to an interface
+	if errors.Is(err, errGone) && from.Addr().Is6() && from.Addr().IsLinkLocalUnicast() { // such a socket belongs to an interface
 		ifaces, _ := net.Interfaces()
-		for i := 0; i < len(ifaces) && errors.Is(err, ErrGone); i++ {
+		for i := 0; i < len(ifaces) && errors.Is(err, errGone); i++ {
 			uid, err = a.askLocked(from, to, ifaces[i].Index)
 		}
 	}
-	if errors.Is(err, ErrGone) && !a.proven {
+	if errors.Is(err, errGone) && !a.proven {
 		if err := a.proveLocked(); err != nil {
 			return 0, err
 		}
@@ -75,18 +75,18 @@ func (a *Asker) Owner(from, to netip.AddrPort) (uid uint32, err error) {
 func (a *Asker) proveLocked() error {
 	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrUnknown, err)
+		return fmt.Errorf("%w: %w", errUnknown, err)
 	}
 	defer func() { _ = l.Close() }()
 	conn, err := net.DialTCP("tcp4", nil, l.Addr().(*net.TCPAddr)) //nolint:forcetypeassert // a listener of TCP
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrUnknown, err)
+		return fmt.Errorf("%w: %w", errUnknown, err)
 	}
 	defer func() { _ = conn.Close() }()
 	from, to := conn.LocalAddr().(*net.TCPAddr), conn.RemoteAddr().(*net.TCPAddr) //nolint:forcetypeassert // as above
 	if _, err := a.askLocked(from.AddrPort(), to.AddrPort(), 0); err != nil {
-		return fmt.Errorf("%w: it does not know a connection of our own (%s)", ErrUnknown,
-			err) //nolint:errorlint // ErrGone is of another one
+		return fmt.Errorf("%w: it does not know a connection of our own (%s)", errUnknown,
+			err) //nolint:errorlint // errGone is of another one
 	}
 	return nil
 }
@@ -94,13 +94,13 @@ func (a *Asker) proveLocked() error {
 func (a *Asker) askLocked(from, to netip.AddrPort, iface int) (uid uint32, err error) {
 	if !a.opened {
 		if a.fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG); err != nil {
-			return 0, fmt.Errorf("%w: %w", ErrUnknown, err)
+			return 0, fmt.Errorf("%w: %w", errUnknown, err)
 		}
 		a.opened = true
 	}
 	a.seq++
 	if err := unix.Sendto(a.fd, request(a.seq, from, to, iface), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return 0, fmt.Errorf("%w: %w", ErrUnknown, err)
+		return 0, fmt.Errorf("%w: %w", errUnknown, err)
 	}
 	var buf [4096]byte
 	for {
@@ -109,9 +109,9 @@ func (a *Asker) askLocked(from, to netip.AddrPort, iface int) (uid uint32, err e
 		case errors.Is(err, unix.EINTR):
 			continue
 		case err != nil:
-			return 0, fmt.Errorf("%w: %w", ErrUnknown, err)
+			return 0, fmt.Errorf("%w: %w", errUnknown, err)
 		case n < headerBytes:
-			return 0, fmt.Errorf("%w: it answers with %d bytes", ErrUnknown, n)
+			return 0, fmt.Errorf("%w: it answers with %d bytes", errUnknown, n)
 		}
 		if order.Uint32(buf[8:]) != a.seq {
 			continue // the answer to a question that was given up
@@ -154,17 +154,17 @@ func parse(b []byte) (uint32, error) {
 	switch kind := order.Uint16(b[4:]); {
 	case kind == unix.NLMSG_ERROR && len(b) >= headerBytes+4:
 		if e := unix.Errno(-int32(order.Uint32(b[headerBytes:]))); e == unix.ENOENT {
-			return 0, ErrGone
+			return 0, errGone
 		} else if e != 0 {
-			return 0, fmt.Errorf("%w: %w", ErrUnknown, e)
+			return 0, fmt.Errorf("%w: %w", errUnknown, e)
 		}
-		return 0, fmt.Errorf("%w: it answers nothing", ErrUnknown)
+		return 0, fmt.Errorf("%w: it answers nothing", errUnknown)
 	case kind != sockDiagByFamily || len(b) < headerBytes+answerBytes:
-		return 0, fmt.Errorf("%w: it answers with a message of type %d", ErrUnknown, kind)
+		return 0, fmt.Errorf("%w: it answers with a message of type %d", errUnknown, kind)
 	}
 	m := b[headerBytes:]
 	if order.Uint32(m[atInode:]) == 0 { // no process has it any more: the kernel says user 0 then
-		return 0, ErrGone
+		return 0, errGone
 	}
 	return order.Uint32(m[atUID:]), nil
 }
@@ -178,7 +178,7 @@ func (a *Asker) Ours(from, to netip.AddrPort) (ours bool, uid uint32, err error)
 	}
 	uid, err = a.Owner(from, to)
 	switch {
-	case errors.Is(err, ErrUnknown):
+	case errors.Is(err, errUnknown):
 		return true, 0, err
 	case err != nil: // it is gone
 		return false, 0, err

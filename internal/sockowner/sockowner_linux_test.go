@@ -58,7 +58,7 @@ func TestOwner(t *testing.T) {
 			}
 			_ = mine.Close()
 			_, _ = io.Copy(io.Discard, c)
-			if ours, _, err := a.Ours(remote, local); ours || !errors.Is(err, ErrGone) {
+			if ours, _, err := a.Ours(remote, local); ours || !errors.Is(err, errGone) {
 				t.Errorf("closed: %v, %v", ours, err)
 			}
 			_, port, _ := net.SplitHostPort(l.Addr().String())
@@ -129,7 +129,7 @@ func TestOwnAddress(t *testing.T) {
 				}
 				_ = mine.Close()
 				_, _ = io.Copy(io.Discard, c)
-				if ours, _, err := a.Ours(remote, local); ours || !errors.Is(err, ErrGone) {
+				if ours, _, err := a.Ours(remote, local); ours || !errors.Is(err, errGone) {
 					t.Errorf("closed: %v, %v", ours, err)
 				}
 			})
@@ -233,9 +233,9 @@ func TestParse(t *testing.T) {
 		uid    uint32
 		err    error
 	}{
-		"found": {found(7, 9), 7, nil}, "orphan": {found(0, 0), 0, ErrGone}, "none": {failure(2), 0, ErrGone},
-		"denied": {failure(13), 0, ErrUnknown}, "empty": {make([]byte, headerBytes), 0, ErrUnknown},
-		"short": {found(7, 9)[:40], 0, ErrUnknown},
+		"found": {found(7, 9), 7, nil}, "orphan": {found(0, 0), 0, errGone}, "none": {failure(2), 0, errGone},
+		"denied": {failure(13), 0, errUnknown}, "empty": {make([]byte, headerBytes), 0, errUnknown},
+		"short": {found(7, 9)[:40], 0, errUnknown},
 	} {
 		if uid, err := parse(c.answer); uid != c.uid || !errors.Is(err, c.err) {
 			t.Errorf("%s: %d, %v", name, uid, err)
@@ -248,7 +248,7 @@ func TestFirstIsGone(t *testing.T) {
 	var a Asker
 	defer a.Close()
 	nowhere := netip.MustParseAddrPort("127.0.0.1:1")
-	if ours, _, err := a.Ours(nowhere, nowhere); ours || !errors.Is(err, ErrGone) || !a.proven {
+	if ours, _, err := a.Ours(nowhere, nowhere); ours || !errors.Is(err, errGone) || !a.proven {
 		t.Errorf("%v, %v", ours, err)
 	}
 }

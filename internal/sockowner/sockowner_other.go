@@ -7,8 +7,8 @@ import (
 	"net/netip"
 )
 
-// ErrUnknown says that the kernel cannot tell.
-var ErrUnknown = errors.New("the kernel does not tell whose a connection is")
+// errUnknown says that the kernel cannot tell.
+var errUnknown = errors.New("the kernel does not tell whose a connection is")
 
 // Asker is not there on this system.
 type Asker struct{}
@@ -18,5 +18,5 @@ func (*Asker) Close() {}
 
 // Ours lets everybody in.
 func (*Asker) Ours(_, _ netip.AddrPort) (ours bool, uid uint32, err error) {
-	return true, 0, ErrUnknown
+	return true, 0, errUnknown
 }

@@ -51,14 +51,14 @@ func NewSSHClient(t testing.TB) *SSHClient {
 		Home: home, Key: filepath.Join(dir, "id_ed25519"), KnownHosts: filepath.Join(dir, "known_hosts"),
 		Config: filepath.Join(dir, "config"), t: t,
 	}
-	SSHKey(t, c.Key, "")
+	sshKey(t, c.Key, "")
 	c.Append(c.KnownHosts, "")
 	c.Append(c.Config, "")
 	return c
 }
 
-// SSHKey makes a key pair, file and file.pub, that is encrypted unless passphrase is empty.
-func SSHKey(t testing.TB, file, passphrase string) {
+// sshKey makes a key pair, file and file.pub, that is encrypted unless passphrase is empty.
+func sshKey(t testing.TB, file, passphrase string) {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-C", filepath.Base(file), "-f",
 		file).CombinedOutput()
@@ -174,7 +174,7 @@ func SSHD(t testing.TB, cfg SSHDConfig) *SSHServer {
 	}
 	s.Addr = net.JoinHostPort(hostname, strconv.Itoa(s.Port))
 	key := filepath.Join(s.dir, "host_key")
-	SSHKey(t, key, "")
+	sshKey(t, key, "")
 	s.HostKey = readKey(t, key+".pub")
 	s.args = []string{"-D", "-e", "-f", s.configure(cfg, hostname, key)}
 	if !cfg.UnknownKey {

@@ -20,8 +20,8 @@ import (
 	"muster/internal/unixsocket"
 )
 
-// Patience is how long an answer is waited for.
-const Patience = 5 * time.Second
+// patience is how long an answer is waited for.
+const patience = 5 * time.Second
 
 // mostAnswer bounds what is read of an answer, in bytes: some hundred for each rank of the world.
 const mostAnswer = 64 << 20
@@ -45,7 +45,7 @@ var (
 	// errMute is the same where a muster lives that has no socket.
 	errMute = errors.New("its muster has no control socket: it is of an older version, has just begun, or is about to end")
 	// errSilent is the same where it takes no time to answer.
-	errSilent = fmt.Errorf("its muster does not answer within %v", Patience)
+	errSilent = fmt.Errorf("its muster does not answer within %v", patience)
 )
 
 // Status asks how the job stands.
@@ -115,7 +115,7 @@ func (c *Client) Do(ctx context.Context, r Request) (string, error) {
 // ask sends a request and reads the answer into to: JSON, but for bytes, which are the answer itself. An error has the
 // exit status that muster ends with: errhint.TryAgain where nobody has answered in time.
 func (c *Client) ask(ctx context.Context, method, path string, body, to any) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, Patience, errSilent)
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, errSilent)
 	defer cancel()
 	var content io.Reader
 	if body != nil {

@@ -14,8 +14,8 @@ type Measurer interface {
 	Measured() report.Measured
 }
 
-// Snapshot is what metrics tell of a job, of one node or of all.
-func Snapshot(ctx context.Context, of Served, scope Scope) (metrics.Snapshot, error) {
+// snapshotOf is what metrics tell of a job, of one node or of all.
+func snapshotOf(ctx context.Context, of Served, scope Scope) (metrics.Snapshot, error) {
 	status, err := of.Status(ctx, scope)
 	s := metrics.Snapshot{Status: status}
 	if m, is := of.(Measurer); is && err == nil {
@@ -34,7 +34,7 @@ func Metrics(of Served) http.Handler {
 			return
 		}
 		metrics.Handler(func(ctx context.Context) (metrics.Snapshot, error) {
-			return Snapshot(ctx, of, scope)
+			return snapshotOf(ctx, of, scope)
 		}).ServeHTTP(w, r)
 	})
 }

@@ -362,13 +362,13 @@ func (c *Client) open(ctx context.Context, path string, wanted any) (*relay.Stre
 	if len(body) > mostAsked {
 		return nil, errhint.Usagef("the command line is too long: %d bytes of at most %d", len(body), mostAsked)
 	}
-	dialing, cancel := context.WithTimeoutCause(ctx, Patience, errSilent)
+	dialing, cancel := context.WithTimeoutCause(ctx, patience, errSilent)
 	defer cancel()
 	conn, err := c.dial(dialing, "", "")
 	if err != nil {
 		return nil, c.explain(dialing, err)
 	}
-	_ = conn.SetDeadline(time.Now().Add(Patience + farDial + farAnswer))
+	_ = conn.SetDeadline(time.Now().Add(patience + farDial + farAnswer))
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	r, err := upgrade(conn, path, body, nil)
 	if !stop() && err == nil {

@@ -14,7 +14,7 @@ var forms = map[string]Form{
 	".txt":    func(w io.Writer, _ string, _ time.Time, g []Group) error { return WriteText(w, g) },
 	".folded": func(w io.Writer, _ string, _ time.Time, g []Group) error { return WriteFolded(w, g) },
 	".svg":    func(w io.Writer, title string, _ time.Time, g []Group) error { return WriteSVG(w, title, g) },
-	".pb.gz":  func(w io.Writer, _ string, at time.Time, g []Group) error { return WritePprof(w, at, g) },
+	".pb.gz":  func(w io.Writer, _ string, at time.Time, g []Group) error { return writePprof(w, at, g) },
 }
 
 // FormOf is the form that the end of a file's name says, nil for none.

@@ -215,8 +215,8 @@ func (f Frame) String() string {
 	return text
 }
 
-// Root is a tree of the merged stacks of the groups, each node of which knows the ranks that pass through it.
-func Root(groups []Group) *Branch {
+// rootOf is a tree of the merged stacks of the groups, each node of which knows the ranks that pass through it.
+func rootOf(groups []Group) *Branch {
 	root := &Branch{Name: "all"}
 	for _, g := range groups {
 		at := root.child(g.Thread, g.Ranks)
@@ -282,7 +282,7 @@ func (b *Branch) label(all []int) string {
 
 // WriteFolded writes merged stacks as other programs for flame graphs read them: a line for each stack.
 func WriteFolded(w io.Writer, groups []Group) error {
-	root := Root(groups)
+	root := rootOf(groups)
 	var write func(b *Branch, above string) error
 	write = func(b *Branch, above string) error {
 		name := strings.NewReplacer(";", ",", " ", "_").Replace(printable.Output(b.label(root.Ranks)))

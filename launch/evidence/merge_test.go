@@ -147,7 +147,7 @@ func TestSVGOfManyStacks(t *testing.T) {
 func TestPprof(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "stacks.pb.gz")
 	var b bytes.Buffer
-	if err := WritePprof(&b, time.Unix(1700000000, 0), Merge(seen(), false)); err != nil {
+	if err := writePprof(&b, time.Unix(1700000000, 0), Merge(seen(), false)); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(path, b.Bytes(), 0o600); err != nil {

@@ -15,9 +15,9 @@ type pprofFile struct {
 	locations map[Frame]uint64
 }
 
-// WritePprof writes merged stacks for pprof: a sample is a stack, its value the number of ranks that are in it, its
+// writePprof writes merged stacks for pprof: a sample is a stack, its value the number of ranks that are in it, its
 // label "ranks" which those are.
-func WritePprof(w io.Writer, at time.Time, groups []Group) error {
+func writePprof(w io.Writer, at time.Time, groups []Group) error {
 	p := &pprofFile{strings: map[string]uint64{}, locations: map[Frame]uint64{}}
 	p.text("")
 	p.message(1, p.field(nil, 1, p.text("ranks")), p.number(2, p.text("count"))) // sample_type

@@ -48,7 +48,7 @@ type box struct {
 // but for those of few ranks, and has its whole name when the pointer is on it. Nothing in it runs or is loaded from
 // elsewhere.
 func WriteSVG(w io.Writer, title string, groups []Group) error {
-	root := Root(groups)
+	root := rootOf(groups)
 	all := lay(root, len(root.Ranks))
 	width := min(max(all.width, svgWidth), svgWidest)
 	lines := wrap(printable.Output(title), titleWidth)

@@ -63,7 +63,7 @@ type Surroundings struct {
 
 // RunAgent does what the launcher at the other end of standard input and output says.
 func RunAgent(ctx context.Context, c AgentConfig) error {
-	link := OpenLink(c.Stdin, c.Stdout)
+	link := openLink(c.Stdin, c.Stdout)
 	defer link.Close()
 	done := make(chan struct{})
 	defer close(done)
@@ -86,7 +86,7 @@ func RunAgent(ctx context.Context, c AgentConfig) error {
 		return fmt.Errorf("cannot speak to the launcher: %w", err)
 	}
 	order, err := link.Order(ctx)
-	if errors.Is(err, ErrLauncherLost) {
+	if errors.Is(err, errLauncherLost) {
 		return nil // it has thought better of it
 	}
 	if err != nil {

@@ -195,7 +195,7 @@ func (p *processSet) start(ctx context.Context, m StartProcess) {
 			if copies != nil {
 				from = io.TeeReader(from, copies)
 			}
-			Prefix(to, from, func() string { return output.ProcessPrefix(logs, m.Rank, p.node.order.Name, stream, time.Now()) })
+			prefixLines(to, from, func() string { return output.ProcessPrefix(logs, m.Rank, p.node.order.Name, stream, time.Now()) })
 		})
 	}
 	if err := p.room.Tell(w); err != nil {

@@ -78,7 +78,7 @@ func LaunchElastic(ctx context.Context, c ElasticConfig) error {
 
 func (j *elasticJob) run(ctx context.Context) (err error) {
 	l, log, asked := j.launcher, j.launcher.config.Log, &j.launcher.config.Job
-	j.logs = CollectLogs(asked.Hosts.CollectLogs, asked.Hosts.CollectLimit, log)
+	j.logs = collectLogs(asked.Hosts.CollectLogs, asked.Hosts.CollectLimit, log)
 	if err := l.prepare(); err != nil {
 		return l.refused(asked, err)
 	}
@@ -328,7 +328,7 @@ func (j *elasticJob) host(name string) *elasticHost {
 	h := &elasticHost{ready: make(chan struct{}), ended: make(chan struct{}), processes: map[int]*elasticProcess{}}
 	target := hostlist.Host{Name: name}
 	job := &j.launcher.job
-	h.fleet = New(Config{
+	h.fleet = openFleet(Config{
 		Machines: []Machine{{Name: name, Start: func(ctx context.Context) (Conn, error) {
 			if here(ctx, target) {
 				return j.launcher.startHere(j.marker, name)

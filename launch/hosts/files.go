@@ -47,8 +47,8 @@ const deepest = 32
 // defaultLimit is how many bytes of log files are taken where nothing else was said.
 const defaultLimit = 1 << 30
 
-// CollectLogs takes log files into dir until they have limit bytes together; 0: a GiB. An empty dir is nil.
-func CollectLogs(dir string, limit int64, log zerolog.Logger) *LogFiles {
+// collectLogs takes log files into dir until they have limit bytes together; 0: a GiB. An empty dir is nil.
+func collectLogs(dir string, limit int64, log zerolog.Logger) *LogFiles {
 	if dir == "" {
 		return nil
 	}

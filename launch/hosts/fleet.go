@@ -87,8 +87,8 @@ type fleetNode struct {
 	back chan struct{}
 }
 
-// New returns a fleet none of whose machines was reached yet.
-func New(cfg Config) *Fleet {
+// openFleet returns a fleet none of whose machines was reached yet.
+func openFleet(cfg Config) *Fleet {
 	if cfg.Parallel < 1 {
 		cfg.Parallel = 64
 	}

@@ -47,7 +47,7 @@ func agentConn(agent func(l *Link) int) *pipeConn {
 	stdout, out := io.Pipe()
 	c := &pipeConn{stdin: stdin, stdout: stdout, ended: make(chan struct{})}
 	go func() {
-		link := OpenLink(in, out)
+		link := openLink(in, out)
 		c.status = agent(link)
 		link.Close()
 		_ = out.Close()
@@ -78,7 +78,7 @@ func obedient(r Result) func(l *Link) int {
 func newFleet(t *testing.T, machines ...Machine) (*Fleet, *testutil.Buffer) {
 	t.Helper()
 	var shown testutil.Buffer
-	return New(Config{
+	return openFleet(Config{
 		Machines: machines, Min: len(machines), StartTimeout: 30 * time.Second, Linger: 30 * time.Second,
 		Transient: func(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) },
 		Output:    &Output{Stdout: &shown, Stderr: &shown, Log: &shown}, Log: zerolog.New(&shown),
@@ -269,18 +269,18 @@ func TestLostMachine(t *testing.T) {
 // An agent whose launcher is gone is told so.
 func TestLauncherLost(t *testing.T) {
 	in, stdin := io.Pipe()
-	link := OpenLink(in, io.Discard)
+	link := openLink(in, io.Discard)
 	defer link.Close()
 	_ = stdin.Close()
 	select {
 	case <-link.Lost():
-		if !errors.Is(link.Why(), ErrLauncherLost) {
+		if !errors.Is(link.Why(), errLauncherLost) {
 			t.Errorf("why: %v", link.Why())
 		}
 	case <-time.After(30 * time.Second):
 		t.Fatal("the agent has not noticed that its launcher is gone")
 	}
-	if _, err := link.Order(t.Context()); !errors.Is(err, ErrLauncherLost) {
+	if _, err := link.Order(t.Context()); !errors.Is(err, errLauncherLost) {
 		t.Errorf("waiting for an order: %v", err)
 	}
 }
@@ -290,7 +290,7 @@ func TestLauncherSilent(t *testing.T) {
 	testutil.Long(t)
 	in, stdin := io.Pipe()
 	defer func() { _ = stdin.Close() }()
-	link := OpenLink(in, io.Discard)
+	link := openLink(in, io.Discard)
 	defer link.Close()
 	select {
 	case <-link.Lost():
@@ -345,7 +345,7 @@ func TestOutputOfTheLog(t *testing.T) {
 func TestPrefix(t *testing.T) {
 	for text, want := range map[string]string{"": "", "a\nb": "> a\n> b\n", "1%\r2%\r\n": "> 1%\r> 2%\r> \n", "é\n": "> é\n"} {
 		var out bytes.Buffer
-		Prefix(&out, strings.NewReader(text), func() string { return "> " })
+		prefixLines(&out, strings.NewReader(text), func() string { return "> " })
 		if out.String() != want {
 			t.Errorf("%q becomes %q, want %q", text, out.String(), want)
 		}
@@ -356,7 +356,7 @@ func TestPrefix(t *testing.T) {
 func TestFiles(t *testing.T) {
 	dir := t.TempDir()
 	var told testutil.Buffer
-	f := CollectLogs(dir, 1<<30, zerolog.New(&told))
+	f := collectLogs(dir, 1<<30, zerolog.New(&told))
 	f.begin("node0", fileMessage{Path: "attempt_0/1/stdout.log"})
 	f.data("node0", []byte("hello "))
 	f.data("node0", []byte("world"))
@@ -388,7 +388,7 @@ func TestFiles(t *testing.T) {
 func TestFilesOfNamedNodes(t *testing.T) {
 	for _, node := range []string{"..", ".", "", "/", "a/../../b", "a\x1b[2J", "a\nb", "\xff", strings.Repeat("n", 400), ".hidden"} {
 		dir := filepath.Join(t.TempDir(), "logs")
-		f := CollectLogs(dir, 0, zerolog.Nop())
+		f := collectLogs(dir, 0, zerolog.Nop())
 		f.begin(node, fileMessage{Path: "stdout.log"})
 		f.data(node, []byte("text"))
 		f.close(node)
@@ -417,7 +417,7 @@ func TestFilesOfNamedNodes(t *testing.T) {
 func TestFilesLimit(t *testing.T) {
 	dir := t.TempDir()
 	var told testutil.Buffer
-	f := CollectLogs(dir, dirCost+3*fileCost, zerolog.New(&told))
+	f := collectLogs(dir, dirCost+3*fileCost, zerolog.New(&told))
 	for _, node := range []string{"a", "b"} {
 		for i := range 100 {
 			f.begin(node, fileMessage{Path: fmt.Sprint(i, ".log")})
@@ -452,7 +452,7 @@ func TestFilesLimit(t *testing.T) {
 func TestFilesLimitOfDirectories(t *testing.T) {
 	dir := t.TempDir()
 	var told testutil.Buffer
-	f := CollectLogs(dir, 100*dirCost, zerolog.New(&told))
+	f := collectLogs(dir, 100*dirCost, zerolog.New(&told))
 	for i := range 300 {
 		f.begin("a", fileMessage{Path: fmt.Sprintf("%d/deep/er/file", i)})
 		f.data("a", nil)
@@ -487,7 +487,7 @@ func TestFilesPlanted(t *testing.T) {
 		os.Mkdir(filepath.Join(dir, "a", "other"), 0o700), os.Symlink("other", filepath.Join(dir, "a", "inside"))); err != nil {
 		t.Fatal(err)
 	}
-	f := CollectLogs(dir, 0, zerolog.Nop())
+	f := collectLogs(dir, 0, zerolog.Nop())
 	for _, path := range []string{"link", "fifo", "inside/file", "x\x1b[2J", "."} {
 		f.begin("a", fileMessage{Path: path})
 		f.data("a", []byte("new"))
@@ -524,7 +524,7 @@ func FuzzCollected(f *testing.F) {
 	f.Add("\x00", "\x00")
 	f.Fuzz(func(t *testing.T, node, path string) {
 		above := t.TempDir()
-		logs := CollectLogs(filepath.Join(above, "logs"), 1<<20, zerolog.Nop())
+		logs := collectLogs(filepath.Join(above, "logs"), 1<<20, zerolog.Nop())
 		logs.begin(node, fileMessage{Path: path})
 		logs.data(node, []byte("x"))
 		logs.close(node)
@@ -716,7 +716,7 @@ func TestFilesTakeTheirTime(t *testing.T) {
 	}
 	dir := t.TempDir()
 	f, shown := newFleet(t, machine("short", obedient(Result{})), machine("long", brings))
-	f.Linger, f.Logs = time.Second, CollectLogs(dir, 1<<30, zerolog.Nop())
+	f.Linger, f.Logs = time.Second, collectLogs(dir, 1<<30, zerolog.Nop())
 	o := run(t, f)
 	if st, err := os.Stat(filepath.Join(dir, "long", "big.log")); err != nil || st.Size() != 30*maxOutput {
 		t.Errorf("%v %v", st, err)

@@ -127,14 +127,14 @@ func (l *launcher) run(ctx context.Context) (err error) {
 		job.RunID = strings.ToLower(rand.Text()[:12])
 	}
 	console := l.config.Console
-	l.fleet = New(Config{
+	l.fleet = openFleet(Config{
 		Machines: machines, Min: min(job.Nodes.Min, len(machines)), Parallel: job.Hosts.SSH.Parallel, StartTimeout: job.Hosts.StartTimeout,
 		Linger: linger(job), Grace: job.Stop.Grace, Transient: sshexec.Transient,
 		Output: &Output{
 			Stdout: afterWaiting{console, l.config.Stdout}, Stderr: afterWaiting{console, l.config.Stderr},
 			Log: console.NodesLog(len(machines)),
 		},
-		Logs: CollectLogs(job.Hosts.CollectLogs, job.Hosts.CollectLimit, log), Log: log,
+		Logs: collectLogs(job.Hosts.CollectLogs, job.Hosts.CollectLimit, log), Log: log,
 		Status: func(machine int, data []byte) { l.told.take(machine, data) },
 	})
 	l.told = keepStatus(l.nodeNames(), job.StatusFile, log)

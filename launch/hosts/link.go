@@ -20,8 +20,8 @@ const (
 	Patience  = 10 * time.Second
 )
 
-// ErrLauncherLost is the cause of an agent's end whose launcher has gone: its connection ended, or it was silent.
-var ErrLauncherLost = errors.New("the launcher is gone")
+// errLauncherLost is the cause of an agent's end whose launcher has gone: its connection ended, or it was silent.
+var errLauncherLost = errors.New("the launcher is gone")
 
 // Link is an agent's end of the connection to its launcher. Open one, say Hello, and read Order; then Go, Signals and
 // Processes deliver what comes, until Lost is closed.
@@ -41,8 +41,8 @@ type Link struct {
 	done      chan struct{} // closed by Close: no more beats
 }
 
-// OpenLink begins to talk to a launcher through r and w. It reads from r until that ends.
-func OpenLink(r io.Reader, w io.Writer) *Link {
+// openLink begins to talk to a launcher through r and w. It reads from r until that ends.
+func openLink(r io.Reader, w io.Writer) *Link {
 	l := &Link{
 		wire: frames{r: r, most: maxFrame, w: w, takes: maxAnswer}, orders: make(chan Order, 1), goes: make(chan struct{}),
 		signals:   make(chan syscall.Signal, 16),
@@ -145,9 +145,9 @@ func (l *Link) watch(ended <-chan error) {
 	for {
 		select {
 		case err := <-ended:
-			l.why = fmt.Errorf("%w: its connection has ended", ErrLauncherLost)
+			l.why = fmt.Errorf("%w: its connection has ended", errLauncherLost)
 			if !errors.Is(err, io.EOF) {
-				l.why = fmt.Errorf("%w: %w", ErrLauncherLost, err)
+				l.why = fmt.Errorf("%w: %w", errLauncherLost, err)
 			}
 			close(l.lost)
 			return
@@ -155,7 +155,7 @@ func (l *Link) watch(ended <-chan error) {
 			// A machine that was suspended, or a process that was stopped, has ticked late: who has not looked has not
 			// listened.
 			if silent := time.Since(time.Unix(0, l.heard.Load())); silent > Patience {
-				l.why = fmt.Errorf("%w: nothing came from it for %v", ErrLauncherLost, silent.Round(time.Second))
+				l.why = fmt.Errorf("%w: nothing came from it for %v", errLauncherLost, silent.Round(time.Second))
 				close(l.lost)
 				return
 			}
@@ -183,7 +183,7 @@ func (l *Link) beat() {
 // Lost is closed when the launcher is gone; Why says how that was noticed.
 func (l *Link) Lost() <-chan struct{} { return l.lost }
 
-// Why is the reason, an ErrLauncherLost, once Lost is closed.
+// Why is the reason, an errLauncherLost, once Lost is closed.
 func (l *Link) Why() error { return l.why }
 
 // Order waits for what is to be done.

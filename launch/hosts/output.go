@@ -127,9 +127,9 @@ func (o *Output) finish(node string) {
 	}
 }
 
-// Prefix copies r to w until it ends, with what prefix returns in front of each line. A carriage return ends a line
+// prefixLines copies r to w until it ends, with what prefix returns in front of each line. A carriage return ends a line
 // too.
-func Prefix(w io.Writer, r io.Reader, prefix func() string) {
+func prefixLines(w io.Writer, r io.Reader, prefix func() string) {
 	buf := make([]byte, maxOutput)
 	var out []byte
 	fresh := true

@@ -97,7 +97,7 @@ func (r EnvRules) Keeps(name string) bool {
 // Lookup returns how workers of this node find a variable, before muster chooses their Python and their accelerators:
 // in the job's rules, else among what they inherit.
 func (j *Job) Lookup() func(name string) (string, bool) {
-	environ, given := Variables(j.Environ), map[string]Var{}
+	environ, given := variablesOf(j.Environ), map[string]Var{}
 	Assign(given, slices.Concat(j.Env.Set, j.NodeEnv), environ)
 	return func(name string) (string, bool) {
 		if Matches(j.Env.Unset, name) {

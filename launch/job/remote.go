@@ -47,7 +47,7 @@ func (r EnvRules) leaves(name string) bool {
 
 // Passed returns what of the launcher's environment leaves its machine: entries "NAME=VALUE", sorted by name.
 func Passed(rules EnvRules, launcher []string) []string {
-	vars := Variables(launcher)
+	vars := variablesOf(launcher)
 	maps.DeleteFunc(vars, func(name, _ string) bool { return !rules.leaves(name) })
 	return environOf(vars)
 }
@@ -55,14 +55,14 @@ func Passed(rules EnvRules, launcher []string) []string {
 // RemoteEnviron returns what a job has as Environ on another machine than the launcher's, where machine is the
 // environment of the process that serves the job there, and launcher what the launcher began with, or Passed of that.
 func RemoteEnviron(rules EnvRules, machine, launcher []string) []string {
-	vars := Variables(machine)
+	vars := variablesOf(machine)
 	for _, name := range []string{"PWD", "OLDPWD", "SHLVL", "_"} { // of a shell that the workers have nothing to do with
 		delete(vars, name)
 	}
 	if rules.Mode == EnvClean {
 		maps.DeleteFunc(vars, func(name, _ string) bool { return !slices.Contains(cleanNames, name) && !Matches(deviceNames, name) })
 	}
-	for name, value := range Variables(launcher) {
+	for name, value := range variablesOf(launcher) {
 		if !rules.leaves(name) {
 			continue
 		}
@@ -88,8 +88,8 @@ func joinPaths(list, more string) string {
 	return strings.Join(known, ":")
 }
 
-// Variables are those of an environment, by name; of several with one name the last counts.
-func Variables(environ []string) map[string]string {
+// variablesOf are those of an environment, by name; of several with one name the last counts.
+func variablesOf(environ []string) map[string]string {
 	vars := make(map[string]string, len(environ))
 	for _, kv := range environ {
 		if name, value, ok := strings.Cut(kv, "="); ok && name != "" {

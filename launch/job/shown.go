@@ -27,9 +27,9 @@ var harmlessNames = []string{
 	"PADDLE_*", "FLAGS_selected_*", "JAX_*", "TF_CONFIG", "DETERMINISTIC", "PARALLELISM_CONFIG_*", "FP8_*",
 }
 
-// Harmless reports whether the value of a variable with this name may be shown to everybody.
-func Harmless(name string) bool {
-	return !Secret(name) && (TellsWorkers(name) || slices.Contains(staleNames, name) || Matches(harmlessNames, name))
+// harmless reports whether the value of a variable with this name may be shown to everybody.
+func harmless(name string) bool {
+	return !isSecret(name) && (TellsWorkers(name) || slices.Contains(staleNames, name) || Matches(harmlessNames, name))
 }
 
 // secretWords end the words of names whose values are not to be shown, and secretWhole are such words by themselves.
@@ -41,9 +41,9 @@ var (
 	secretWhole = []string{"PAT", "JWT", "SAS", "SIG", "SIGNATURE", "DSN", "BEARER", "CONNSTR", "PW", "CRED"}
 )
 
-// Secret reports whether a name looks like that of a secret, such as HF_TOKEN or AWS_SECRET_ACCESS_KEY. Values of those
+// isSecret reports whether a name looks like that of a secret, such as HF_TOKEN or AWS_SECRET_ACCESS_KEY. Values of those
 // are never shown.
-func Secret(name string) bool { return secretAmong(name, secretWords) }
+func isSecret(name string) bool { return secretAmong(name, secretWords) }
 
 func secretAmong(name string, endings []string) bool {
 	name = strings.ToUpper(name)
@@ -122,7 +122,7 @@ func hidden(text string) string {
 // Shown is the variable's value as it may be shown: as it is where the variable is known to be harmless, and else how
 // long it is. "…" stands for who logs in by a URL.
 func (v Var) Shown() string {
-	if v.Secret || !Harmless(v.Name) || holdsSecret(v.Value) {
+	if v.Secret || !harmless(v.Name) || holdsSecret(v.Value) {
 		return hidden(v.Value)
 	}
 	return withoutUser(v.Value)
@@ -155,9 +155,9 @@ func ShownArgs(args []string) []string {
 			shown[i] = hidden(arg)
 		case plain && env:
 			shown[i] = name + "=" + Var{Name: name, Value: value}.Shown()
-		case plain && (secretFlag(name) || holdsSecret(value) || !ShownWhole(value)):
+		case plain && (secretFlag(name) || holdsSecret(value) || !shownWhole(value)):
 			shown[i] = name + "=" + hidden(value)
-		case holdsSecret(arg) || !ShownWhole(arg):
+		case holdsSecret(arg) || !shownWhole(arg):
 			shown[i] = hidden(arg)
 		default:
 			shown[i] = withoutUser(arg)
@@ -191,16 +191,16 @@ func holds(word, secret string) bool {
 	return strings.Contains(word, secret)
 }
 
-// ShownWhole reports whether nothing has to be left out of a text of several words, such as arguments for a program. A
+// shownWhole reports whether nothing has to be left out of a text of several words, such as arguments for a program. A
 // text of one word is shown whole.
-func ShownWhole(text string) bool {
+func shownWhole(text string) bool {
 	words := strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(" \t\r\n,;", r) })
 	return len(words) < 2 || slices.Equal(ShownArgs(words), words)
 }
 
 // ShownText is a text of words as it may be shown: as it is, or how long it is.
 func ShownText(text string) string {
-	if holdsSecret(text) || !ShownWhole(text) {
+	if holdsSecret(text) || !shownWhole(text) {
 		return hidden(text)
 	}
 	return withoutUser(text)

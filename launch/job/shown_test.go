@@ -21,7 +21,7 @@ func TestShown(t *testing.T) {
 		"DATABASE_URL", "WEBHOOK_PATH", "FOO", "AZURE_CONNECTION_STRING", "HOROVOD_SECRET_KEY", "SLURM_JWT", "NCCL_TOKEN", "MUSTER_ENV",
 		"OMP_PASSWORD", "",
 	} {
-		if Harmless(name) {
+		if harmless(name) {
 			t.Errorf("%s counts as harmless", name)
 		}
 		if got := (Var{Name: name, Value: "hünter2"}).Shown(); got != "(7 characters, not shown)" {

@@ -9,8 +9,8 @@ import (
 	"muster/launch/job"
 )
 
-// SidecarVariable tells each process beside the workers its number, from 0.
-const SidecarVariable = "MUSTER_SIDECAR_INDEX"
+// sidecarVariable tells each process beside the workers its number, from 0.
+const sidecarVariable = "MUSTER_SIDECAR_INDEX"
 
 // Sidecar is a process beside the workers as it will be started.
 type Sidecar struct {
@@ -40,7 +40,7 @@ func (p *Plan) Sidecars() []Sidecar {
 	list := make([]Sidecar, 0, len(p.sidecars))
 	for i, path := range p.sidecars {
 		words := p.Job.Sidecars[i]
-		env := p.Process([]string{SidecarVariable + "=" + strconv.Itoa(i), "MUSTER_RUN_DIR=" + p.RunDir}).Env
+		env := p.Process([]string{sidecarVariable + "=" + strconv.Itoa(i), "MUSTER_RUN_DIR=" + p.RunDir}).Env
 		list = append(list, Sidecar{Path: path, Argv: words, Env: env.Strings(), Dir: p.Dir, Shown: p.shown(words)})
 	}
 	return list

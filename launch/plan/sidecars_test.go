@@ -31,7 +31,7 @@ func TestSidecars(t *testing.T) {
 		name, value, _ := strings.Cut(kv, "=")
 		vars[name] = value
 	}
-	if vars[SidecarVariable] != "1" || vars["HOME"] != "/home/me" || "MUSTER_AGENT="+vars["MUSTER_AGENT"] != p.Mark() {
+	if vars[sidecarVariable] != "1" || vars["HOME"] != "/home/me" || "MUSTER_AGENT="+vars["MUSTER_AGENT"] != p.Mark() {
 		t.Errorf("%v", vars)
 	}
 	for _, name := range []string{"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR"} {

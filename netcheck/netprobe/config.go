@@ -11,13 +11,13 @@ import (
 	"muster/internal/peertls"
 )
 
-// MinToken is the length of the shortest token that is taken, in bytes: a probe server shows to whoever has the token
+// minToken is the length of the shortest token that is taken, in bytes: a probe server shows to whoever has the token
 // what the network can do, and lets it be loaded.
-const MinToken = peertls.MinToken
+const minToken = peertls.MinToken
 
 // Config is what both ends of a probe are told; zero means the default.
 type Config struct {
-	// Token is the job's secret, the same on all nodes, at least MinToken bytes. There is no default: without one a
+	// Token is the job's secret, the same on all nodes, at least minToken bytes. There is no default: without one a
 	// node must not offer its probes.
 	Token []byte
 	// Node is what this node tells its peers of itself. Its Name must be set.
@@ -133,8 +133,8 @@ func (c *Config) check() error {
 			merr = multierror.Append(merr, fmt.Errorf("%s is %v, want up to %v", what, d, high))
 		}
 	}
-	if len(c.Token) < MinToken {
-		merr = multierror.Append(merr, errhint.With(fmt.Errorf("the token has %d bytes, at least %d are wanted", len(c.Token), MinToken),
+	if len(c.Token) < minToken {
+		merr = multierror.Append(merr, errhint.With(fmt.Errorf("the token has %d bytes, at least %d are wanted", len(c.Token), minToken),
 			"give every agent of the job the same token (MUSTER_TOKEN_FILE); without one nodes do not probe each other"))
 	}
 	if c.Node.Name == "" {

@@ -77,7 +77,7 @@ func (m Machine) Look(ctx context.Context) (Node, error) {
 
 // Real is this machine as far as it can be asked without knowing the job: the caller adds the rest.
 func Real(root fs.FS) (Machine, error) {
-	ifaces, err := Interfaces()
+	ifaces, err := interfaces()
 	if err != nil {
 		return Machine{}, err
 	}
@@ -116,8 +116,8 @@ type Interface struct {
 	Speed int // in Mb/s, 0 where it cannot be read
 }
 
-// Interfaces lists the interfaces of this machine, in the kernel's order.
-func Interfaces() ([]Interface, error) {
+// interfaces lists the interfaces of this machine, in the kernel's order.
+func interfaces() ([]Interface, error) {
 	found, err := net.Interfaces()
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the network interfaces: %w", err)

@@ -31,7 +31,7 @@ type ServerConfig struct {
 	Hosts []string
 	// Port is bound on every address; 0 takes one that is free on all of them.
 	Port int
-	// Loops is the number of threads that serve; 0 takes DefaultLoops.
+	// Loops is the number of threads that serve; 0 takes defaultLoops.
 	Loops int
 	// OldClients is the generation that a client without handshake is taken for. A client taken for PyTorch 1.9-2.0
 	// (G0) is known as 2.1 (G1) from its first DELETE_KEY on. Before that, its APPEND is misread as DELETE_KEY of the

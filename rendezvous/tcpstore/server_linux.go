@@ -33,9 +33,9 @@ type Server struct {
 	closed bool
 }
 
-// DefaultLoops is how many threads a Server serves with when its configuration does not say: one per two cores, at most
+// defaultLoops is how many threads a Server serves with when its configuration does not say: one per two cores, at most
 // four. Clients on the same machine need the other half; with one loop per core both figures get worse (docs/adr/0002).
-func DefaultLoops() int { return min(max(runtime.GOMAXPROCS(0)/2, 1), 4) }
+func defaultLoops() int { return min(max(runtime.GOMAXPROCS(0)/2, 1), 4) }
 
 // Listen binds every address of cfg and starts to serve. It returns an error that satisfies
 // errors.Is(err, syscall.EADDRINUSE) when the port is taken.
@@ -56,7 +56,7 @@ func Listen(cfg ServerConfig) (*Server, error) {
 	}
 	n := cfg.Loops
 	if n <= 0 {
-		n = DefaultLoops()
+		n = defaultLoops()
 	}
 	for range n {
 		l, err := newLoop(s)

@@ -42,7 +42,7 @@ func (o Options) candidates() []candidate {
 		}
 	}
 	if o.Executable != "" {
-		path := filepath.Join(filepath.Dir(o.Executable), Name)
+		path := filepath.Join(filepath.Dir(o.Executable), program)
 		all = append(all, candidate{path, func() (place, error) { return onDisk(path) }})
 	}
 	return append(all, candidate{"PATH", o.onPath})
@@ -94,11 +94,11 @@ func (o Options) onPath() (place, error) {
 		if !filepath.IsAbs(dir) {
 			continue // never what happens to lie in the working directory
 		}
-		if p, err := onDisk(filepath.Join(dir, Name)); err == nil {
+		if p, err := onDisk(filepath.Join(dir, program)); err == nil {
 			return p, nil
 		}
 	}
-	return place{}, errors.New("has no " + Name)
+	return place{}, errors.New("has no " + program)
 }
 
 // unpack writes the embedded probe to w.
@@ -114,14 +114,14 @@ func unpack(w io.Writer) error {
 // inMemory writes the embedded probe into a memfd.
 func inMemory() (place, error) {
 	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
-	fd, err := unix.MemfdCreate(Name, flags|unix.MFD_EXEC)
+	fd, err := unix.MemfdCreate(program, flags|unix.MFD_EXEC)
 	if errors.Is(err, unix.EINVAL) { // before Linux 6.3
-		fd, err = unix.MemfdCreate(Name, flags)
+		fd, err = unix.MemfdCreate(program, flags)
 	}
 	if err != nil {
 		return place{}, fmt.Errorf("memfd_create: %w", err)
 	}
-	f := os.NewFile(uintptr(fd), Name)
+	f := os.NewFile(uintptr(fd), program)
 	if err := unpack(f); err != nil {
 		_ = f.Close()
 		return place{}, err
@@ -136,7 +136,7 @@ func inFile(dir string) (_ place, err error) {
 	if dir, err = durable.Ours(dir); err != nil { // it is executed by its name
 		return place{}, err
 	}
-	f, err := os.CreateTemp(dir, Name+"-*")
+	f, err := os.CreateTemp(dir, program+"-*")
 	if err != nil {
 		return place{}, reason(err)
 	}

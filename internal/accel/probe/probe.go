@@ -22,8 +22,8 @@ import (
 	"muster/internal/proc"
 )
 
-// Name is the file name of the probe.
-const Name = "nvprobe"
+// program is the file name of the probe.
+const program = "nvprobe"
 
 // Variable names the environment variable with the path of the probe to run, before any other.
 const Variable = "MUSTER_NVPROBE"
@@ -60,13 +60,13 @@ type Options struct {
 	// ToolDirs is where nvidia-smi and other vendors' tools are looked for; nil: PATH and the places that each is known
 	// to lie in.
 	ToolDirs []string
-	// Timeout is how long the probe, and each vendor's tool, may run; 0: DefaultTimeout(GPUs) and the time that Moments
+	// Timeout is how long the probe, and each vendor's tool, may run; 0: defaultTimeout(GPUs) and the time that Moments
 	// take.
 	Timeout time.Duration
 }
 
-// DefaultTimeout returns 15 seconds and 5 more for each GPU: a GPU that nobody uses takes 1 to 3 seconds to wake.
-func DefaultTimeout(gpus int) time.Duration {
+// defaultTimeout returns 15 seconds and 5 more for each GPU: a GPU that nobody uses takes 1 to 3 seconds to wake.
+func defaultTimeout(gpus int) time.Duration {
 	return 15*time.Second + time.Duration(max(0, gpus))*5*time.Second
 }
 
@@ -130,7 +130,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		return nil, fmt.Errorf("cannot run the NVML probe: %w (pid %d)", ErrAbandoned, pid)
 	}
 	if o.Timeout <= 0 {
-		o.Timeout = DefaultTimeout(o.GPUs) + time.Duration(o.Moments)*time.Second
+		o.Timeout = defaultTimeout(o.GPUs) + time.Duration(o.Moments)*time.Second
 	}
 	var attempts []string
 	failed := func(via string, err error) {
@@ -165,7 +165,7 @@ func (o Options) run(ctx context.Context, p place) (*Report, error) {
 	defer p.drop()
 	begin := time.Now()
 	c, err := proc.Confine(ctx, proc.Confinement{
-		Path: p.path, Args: []string{Name}, Env: o.environment(), Deadline: o.Timeout, Grace: grace,
+		Path: p.path, Args: []string{program}, Env: o.environment(), Deadline: o.Timeout, Grace: grace,
 		MaxStdout: maxStdout, MaxStderr: maxStderr, Started: p.drop,
 	})
 	if noLoader(p.path, err) {

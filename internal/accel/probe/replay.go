@@ -14,7 +14,7 @@ const fakePID = 1<<22 + 1
 // Replay reads what a fake says in the probe's place. All that becomes of a real probe's words becomes of these.
 func Replay(s nvline.Script, o Options) (*Report, error) {
 	if o.Timeout <= 0 {
-		o.Timeout = DefaultTimeout(o.GPUs)
+		o.Timeout = defaultTimeout(o.GPUs)
 	}
 	c, err := confined(s)
 	if err != nil {

@@ -144,7 +144,7 @@ func (o Options) askSMI(ctx context.Context, path string) (*Report, error) {
 	begin := time.Now()
 	deadline := o.Timeout
 	if deadline <= 0 {
-		deadline = DefaultTimeout(o.GPUs)
+		deadline = defaultTimeout(o.GPUs)
 	}
 	run := func(query string) (proc.Confined, error) {
 		c, err := o.confineTool(ctx, path, []string{SMI, query, "--format=csv,noheader,nounits"},

@@ -97,7 +97,7 @@ func ReplayTools(o Options, say func(args []string) (text string, status int, ok
 
 func newTools(o Options, run func(context.Context, []string, time.Duration) (proc.Confined, error)) *Tools {
 	if o.Timeout <= 0 {
-		o.Timeout = DefaultTimeout(o.GPUs)
+		o.Timeout = defaultTimeout(o.GPUs)
 	}
 	return &Tools{o: o, run: run, spent: map[string]time.Duration{}, quiet: map[string]string{}, said: map[string]Answer{}}
 }

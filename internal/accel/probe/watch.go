@@ -29,7 +29,7 @@ func Watch(ctx context.Context, o Options, every time.Duration, told func([]nvli
 		return unavailable("it is switched off")
 	}
 	if o.Timeout <= 0 {
-		o.Timeout = DefaultTimeout(o.GPUs)
+		o.Timeout = defaultTimeout(o.GPUs)
 	}
 	var attempts []string
 	for _, c := range o.candidates() {
@@ -68,7 +68,7 @@ func (o Options) watch(ctx context.Context, p place, every time.Duration, told f
 	var heard hearing
 	env := append(o.environment(), fmt.Sprintf("%s=%d", nvline.WatchVariable, every.Milliseconds()))
 	c, err := proc.Confine(ctx, proc.Confinement{
-		Path: p.path, Args: []string{Name}, Env: env, Deadline: o.Timeout + every, Grace: grace,
+		Path: p.path, Args: []string{program}, Env: env, Deadline: o.Timeout + every, Grace: grace,
 		MaxStdout: maxStdout, MaxStderr: maxStderr, Started: p.drop,
 		Line: func(line []byte) {
 			if use := heard.take(line); use != nil && ctx.Err() == nil {
@@ -226,7 +226,7 @@ func smiUse(text string) ([]nvline.Use, error) {
 // ReplayWatch is Watch of what a fake says in the probe's place, which is called each time.
 func ReplayWatch(ctx context.Context, said func() nvline.Script, o Options, every time.Duration, told func([]nvline.Use)) error {
 	if o.Timeout <= 0 {
-		o.Timeout = DefaultTimeout(o.GPUs)
+		o.Timeout = defaultTimeout(o.GPUs)
 	}
 	for {
 		s := said()

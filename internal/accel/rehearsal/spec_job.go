@@ -39,7 +39,7 @@ func (r *specReader) inJob(n *yaml.Node, where string, f *fault, given map[strin
 }
 
 // JobFault is what goes wrong in the processes of a job: those of the check program, and the workers. They get a list
-// of them as JSON in the variable FaultVariable, and obey it themselves.
+// of them as JSON in the variable faultVariable, and obey it themselves.
 type JobFault struct {
 	Kind string `json:"kind"` // slow-node, crash or hang
 	In   string `json:"in"`   // check, workers or both
@@ -59,8 +59,8 @@ type JobFault struct {
 	Status int `json:"status,omitempty"`
 }
 
-// FaultVariable is the environment variable with the faults of a job's processes.
-const FaultVariable = "MUSTER_FAKE_FAULT"
+// faultVariable is the environment variable with the faults of a job's processes.
+const faultVariable = "MUSTER_FAKE_FAULT"
 
 // JobFaults returns what goes wrong in the processes of a job.
 func (f *Fake) JobFaults() []JobFault {
@@ -95,7 +95,7 @@ func (f *Fake) RoundEnv(round int) map[string]string {
 	if err != nil {
 		panic("internal error: cannot encode faults: " + err.Error()) // there are neither NaNs nor cycles
 	}
-	return map[string]string{FaultVariable: string(text)}
+	return map[string]string{faultVariable: string(text)}
 }
 
 // NoTorch reports whether the check program is to find no torch.

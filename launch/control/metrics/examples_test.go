@@ -127,7 +127,7 @@ func TestPromtool(t *testing.T) {
 		testutil.Missing(t, "promtool")
 	}
 	var b bytes.Buffer
-	if err := Write(&b, full()); err != nil {
+	if err := write(&b, full()); err != nil {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{{"check", "rules", "../../../examples/alerts.yml"}, {"check", "metrics"}} {

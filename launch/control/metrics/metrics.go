@@ -24,8 +24,8 @@ type Snapshot struct {
 	Measured report.Measured
 }
 
-// ContentType is that of what Write writes.
-const ContentType = "text/plain; version=0.0.4; charset=utf-8"
+// contentType is that of what Write writes.
+const contentType = "text/plain; version=0.0.4; charset=utf-8"
 
 // Handler answers with the metrics of the snapshot that get returns.
 func Handler(get func(ctx context.Context) (Snapshot, error)) http.Handler {
@@ -39,13 +39,13 @@ func Handler(get func(ctx context.Context) (Snapshot, error)) http.Handler {
 			http.Error(w, err.Error(), status)
 			return
 		}
-		w.Header().Set("Content-Type", ContentType)
-		_ = Write(w, s) // who does not take it is gone
+		w.Header().Set("Content-Type", contentType)
+		_ = write(w, s) // who does not take it is gone
 	})
 }
 
-// Write writes all metrics of which something is known.
-func Write(w io.Writer, s Snapshot) error {
+// write writes all metrics of which something is known.
+func write(w io.Writer, s Snapshot) error {
 	var b bytes.Buffer
 	for i := range families {
 		f := &families[i]

@@ -86,7 +86,7 @@ func labels(m *dto.Metric) string {
 // Prometheus' own parser reads what is written, and each metric is there with its kind.
 func TestWrite(t *testing.T) {
 	var b bytes.Buffer
-	if err := Write(&b, full()); err != nil {
+	if err := write(&b, full()); err != nil {
 		t.Fatal(err)
 	}
 	got := read(t, bytes.NewReader(b.Bytes()))
@@ -141,7 +141,7 @@ func TestWrite(t *testing.T) {
 
 	// What is not known is not there.
 	b.Reset()
-	if err := Write(&b, Snapshot{}); err != nil {
+	if err := write(&b, Snapshot{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"muster_goodput_ratio", "muster_step", "muster_store_operations_total", "muster_job_start_time_seconds"} {
@@ -181,7 +181,7 @@ func BenchmarkWrite(b *testing.B) {
 		s.Status.Ranks = append(s.Status.Ranks, r)
 	}
 	for b.Loop() {
-		if err := Write(io.Discard, s); err != nil {
+		if err := write(io.Discard, s); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -18,8 +18,8 @@ type Local struct {
 	By control.Found
 }
 
-// Here are the workers that the found musters run here, by rank.
-func Here(found []control.Found) []Local {
+// here are the workers that the found musters run here, by rank.
+func here(found []control.Found) []Local {
 	var list []Local
 	for _, f := range found {
 		if f.Answer == nil || f.Answer.Muster.Role != control.Agent {
@@ -42,8 +42,8 @@ func rankNumbers(ranks []Local) string {
 	return strings.Join(slices.Compact(list), ", ")
 }
 
-// Parse reads a list of ranks such as 0,4-7.
-func Parse(list string) ([]int, error) {
+// parse reads a list of ranks such as 0,4-7.
+func parse(list string) ([]int, error) {
 	var ranks []int
 	for word := range strings.SplitSeq(list, ",") {
 		from, to, isRange := strings.Cut(strings.TrimSpace(word), "-")
@@ -80,7 +80,7 @@ func Find(ctx context.Context, found []control.Found, where, name string, w cont
 		}
 		among = control.Parts(found, job)
 	}
-	all := Here(among)
+	all := here(among)
 	match := slices.DeleteFunc(slices.Clone(all), func(r Local) bool { return r.Rank.Rank != w.Rank })
 	switch {
 	case len(match) == 1:

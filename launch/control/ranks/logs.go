@@ -25,7 +25,7 @@ type Logs struct {
 // Show shows the logs of a job, whose parts on this machine are told: of workers here by their files, of others by their
 // nodes. Without Ranks and Node the workers here are meant.
 func (o *Logs) Show(ctx context.Context, job control.Found, parts []control.Found) error {
-	here := Here(parts)
+	here := here(parts)
 	wanted, err := o.wanted(ctx, job, here)
 	if err != nil {
 		return err
@@ -67,7 +67,7 @@ func (o *Logs) Show(ctx context.Context, job control.Found, parts []control.Foun
 func (o *Logs) wanted(ctx context.Context, job control.Found, here []Local) ([]int, error) {
 	switch {
 	case o.Ranks != "":
-		return Parse(o.Ranks)
+		return parse(o.Ranks)
 	case o.Node != "":
 		d, err := job.Client().Status(ctx, control.World)
 		if err != nil {

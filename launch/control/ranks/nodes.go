@@ -23,7 +23,7 @@ type onNode struct {
 func nodesOf(d *control.Answer) []onNode {
 	var nodes []onNode
 	for _, t := range d.Tasks {
-		if ranks, err := Parse(t.Ranks); err == nil { // none for a node that has said nothing
+		if ranks, err := parse(t.Ranks); err == nil { // none for a node that has said nothing
 			nodes = append(nodes, onNode{t.Node, ranks})
 		}
 	}

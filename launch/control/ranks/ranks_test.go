@@ -13,11 +13,11 @@ import (
 // TestParse: a list has single ranks and ranges, and gives each rank once.
 func TestParse(t *testing.T) {
 	t.Parallel()
-	if got, err := Parse("4-6, 0,5"); err != nil || !slices.Equal(got, []int{0, 4, 5, 6}) {
+	if got, err := parse("4-6, 0,5"); err != nil || !slices.Equal(got, []int{0, 4, 5, 6}) {
 		t.Errorf("%v %v", got, err)
 	}
 	for _, list := range []string{"", "1,", "x", "-1", "3-2", "1-2-3", "0-70000", "99999999"} {
-		if got, err := Parse(list); errhint.CodeOf(err) != errhint.Usage {
+		if got, err := parse(list); errhint.CodeOf(err) != errhint.Usage {
 			t.Errorf("%q: %v %v", list, got, err)
 		}
 	}
@@ -88,7 +88,7 @@ func TestHere(t *testing.T) {
 		}
 		return control.Found{Answer: a}
 	}
-	here := Here([]control.Found{of(control.Launcher, 0, 1, 2, 3), of(control.Agent, 3, 2), {}, of(control.Agent, 0)})
+	here := here([]control.Found{of(control.Launcher, 0, 1, 2, 3), of(control.Agent, 3, 2), {}, of(control.Agent, 0)})
 	if got := rankNumbers(here); got != "0, 2, 3" {
 		t.Error(got)
 	}

@@ -88,7 +88,7 @@ func TestHush(t *testing.T) {
 	if err := <-ended; err == nil {
 		t.Error("it has received something")
 	}
-	if _, _, err := here.Receive(); !errors.Is(err, ErrHushed) {
+	if _, _, err := here.Receive(); !errors.Is(err, errHushed) {
 		t.Errorf("%v", err)
 	}
 	go func() { _ = here.Send(End, []byte("{}")) }()

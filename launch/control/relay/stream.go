@@ -56,8 +56,8 @@ var ErrSilent = fmt.Errorf("nothing came for %v", Patience)
 // ErrFrame is why one ends whose other end sends what is no frame.
 var ErrFrame = errors.New("what came is no frame of muster's")
 
-// ErrHushed is why nothing is received any more after Hush.
-var ErrHushed = errors.New("nobody listens any more")
+// errHushed is why nothing is received any more after Hush.
+var errHushed = errors.New("nobody listens any more")
 
 // Stream is one end of a connection that carries frames. One goroutine receives, any may send.
 type Stream struct {
@@ -100,7 +100,7 @@ func (s *Stream) Receive() (Kind, []byte, error) {
 		return 0, nil, err
 	}
 	if s.hushed.Load() {
-		return 0, nil, ErrHushed
+		return 0, nil, errHushed
 	}
 	var header [headerBytes]byte
 	if _, err := io.ReadFull(s.r, header[:]); err != nil {

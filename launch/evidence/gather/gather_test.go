@@ -106,7 +106,7 @@ first()
 
 // Whatever stands in a dump, stacks of it are read, the main thread first and its innermost frame last.
 func TestParse(t *testing.T) {
-	got := Parse(`Thread 0x01 [pt"x] (most recent call first):
+	got := parse(`Thread 0x01 [pt"x] (most recent call first):
   File "/a b/", line 1 in evil.py", line 12 in f
   File "no line
 Current thread 0x02 (most recent call first):
@@ -125,9 +125,9 @@ Current thread 0x02 (most recent call first):
 		"", "  File \"x\", line 1 in y\n", "\x00\xff",
 		strings.Repeat("Thread 1 (most recent call first):\n", 10),
 	} {
-		Parse(text)
+		parse(text)
 	}
-	if s := Parse("Current thread 1 (most recent call first):\n  Garbage-collecting\n  File \"t.py\", line 3 in f\n"); len(s) != 1 ||
+	if s := parse("Current thread 1 (most recent call first):\n  Garbage-collecting\n  File \"t.py\", line 3 in f\n"); len(s) != 1 ||
 		!s[0].Collecting || len(s[0].Frames) != 1 {
 		t.Errorf("%+v", s)
 	}

@@ -47,7 +47,7 @@ func (l *look) stacks(ctx context.Context) {
 	}
 	text := make([]byte, min(size, mostDump))
 	n, _ := l.memory.ReadAt(text, 0) // what was there is read
-	l.to.Stacks = withoutOurs(Parse(string(text[:n])))
+	l.to.Stacks = withoutOurs(parse(string(text[:n])))
 }
 
 // withoutOurs leaves out the thread of ours that waits to be asked.
@@ -113,9 +113,9 @@ func loopAround(lines []string, number int) string {
 	return ""
 }
 
-// Parse reads what faulthandler writes. The main thread is the first of the stacks, the innermost frame the last of
+// parse reads what faulthandler writes. The main thread is the first of the stacks, the innermost frame the last of
 // each.
-func Parse(text string) []evidence.Stack {
+func parse(text string) []evidence.Stack {
 	var stacks []evidence.Stack
 	for l := range strings.Lines(text) {
 		l = strings.TrimRight(l, "\n")

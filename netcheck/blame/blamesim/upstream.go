@@ -6,11 +6,11 @@ import (
 	"muster/netcheck/blame"
 )
 
-// Upstream is the rule of DLRover's network check (NetworkCheckRendezvousManager in rdzv_manager.py, read at 00b234b,
+// upstream is the rule of DLRover's network check (NetworkCheckRendezvousManager in rdzv_manager.py, read at 00b234b,
 // and the agent's part of it, dlrover.md 2.3 and 2.4): whom it blames, and in how many rounds. Pairs of neighbours by
 // rank, then the fastest with the slowest; a failed node counts with 3600 s, nodes of equal time stand by rank; who is
 // left over joins the last pair. A node is good when it passed once. Up to three nodes are all given up when one fails.
-func Upstream(w World) (blamed []bool, rounds int) {
+func upstream(w World) (blamed []bool, rounds int) {
 	n := len(w.Bad)
 	ok, took := make([]bool, n), make([]int, n)
 	run := func(groups [][]int) {
@@ -110,7 +110,7 @@ func Compare(n, k int) (ours, theirs Score, err error) {
 		}
 		v := c.Verdict()
 		ours.count(w, func(i int) bool { return v.Nodes[i].Status == blame.Fail }, len(done))
-		blamed, rounds := Upstream(w)
+		blamed, rounds := upstream(w)
 		theirs.count(w, func(i int) bool { return blamed[i] }, rounds)
 	})
 	return ours, theirs, err
