@@ -351,10 +351,10 @@ func (a *attacked) done() bool {
 	return true
 }
 
-// withCheck are the flags of the jobs that have a check: of those that go well, the one that is recorded and every other
-// one, as the check's programs import torch. In the others the attacker has all his time for the work, and its end.
-func withCheck(fails string, assault int) []string {
-	if fails == "none" && (assault%4 == 0 || os.Getenv("MUSTER_SOAK") == "1") {
+// withCheck are the flags of the jobs that have a check: of those that go well, the one that is recorded and one that is
+// struck, as the check's programs import torch. In the others the attacker has all his time for the work, and its end.
+func withCheck(fails string, wanted bool) []string {
+	if fails == "none" && (wanted || testutil.Soak()) {
 		return []string{"--network-check"}
 	}
 	return nil
@@ -370,7 +370,7 @@ func TestAttackStore(t *testing.T) {
 	}
 	before, keys := map[string][][]byte{}, map[string]bool{}
 	for fails, status := range map[string]int{"none": 0, "1": 7} { // the work of one of them is done
-		early := startAttacked(t, token, fails, withCheck(fails, 0)...)
+		early := startAttacked(t, token, fails, withCheck(fails, true)...)
 		recorded := early.spy(t.Context(), early.reach(t))
 		early.Seen(0, 0, 0)
 		early.Seen(1, 0, 0)
@@ -391,6 +391,7 @@ func TestAttackStore(t *testing.T) {
 			t.Errorf("nothing was recorded for %s, only for %q", name, slices.Sorted(maps.Keys(before)))
 		}
 	}
+	checked := 2 * rand.IntN(len(assaults)/2) // one of those that strike a job that goes well
 	for i, name := range slices.Sorted(maps.Keys(assaults)) {
 		strike := assaults[name]
 		for n, fails := range []string{"none", "1"} {
@@ -399,7 +400,7 @@ func TestAttackStore(t *testing.T) {
 			}
 			t.Run(name+", "+fails+" fails", func(t *testing.T) {
 				t.Parallel()
-				a := startAttacked(t, token, fails, withCheck(fails, i)...)
+				a := startAttacked(t, token, fails, withCheck(fails, i == checked)...)
 				s := a.reach(t)
 				ctx, stop := context.WithCancel(t.Context())
 				var striking sync.WaitGroup

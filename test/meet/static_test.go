@@ -61,7 +61,7 @@ func TestMeetStaticRestart(t *testing.T) {
 // TestMeetStaticGloo has workers that name the job's own address and port as their store, and meet there again after
 // one of them has failed.
 func TestMeetStaticGloo(t *testing.T) {
-	python := testutil.Torch(t)
+	python := testutil.DebianTorch(t) // TestScenarioPyTorchJob has the newest
 	t.Parallel()
 	flags, _ := drive.StaticFlags(t, 2)
 	m := drive.NewMeet(t, `exec "$PYTHON" "$SCRIPT"`, append(flags, "--max-restarts=1")...)
@@ -142,7 +142,6 @@ func TestMeetStaticReturns(t *testing.T) {
 // TestMeetStaticTorchrun shares a job of fixed node ranks with a real torchrun, whoever has rank 0 and so the store,
 // and kills a worker of either.
 func TestMeetStaticTorchrun(t *testing.T) {
-	torchrun := testutil.Torchrun(t)
 	for _, c := range []struct {
 		name                  string
 		nodes, theirs, victim int
@@ -154,22 +153,24 @@ func TestMeetStaticTorchrun(t *testing.T) {
 			t.Parallel()
 			flags, _ := drive.StaticFlags(t, c.nodes)
 			flags = append(flags, "--max-restarts=3")
+			script := drive.Script(t, "meet", "static.py")
 			m := drive.NewMeet(t, `exec "$PYTHON" "$SCRIPT"`, flags...)
 			m.Env = []string{
-				"PYTHON=" + testutil.Torch(t), "SCRIPT=" + drive.Script(t, "meet", "static.py"),
-				fmt.Sprintf("VICTIM=%d", c.victim),
+				"PYTHON=" + testutil.Torch(t), "SCRIPT=" + script, fmt.Sprintf("VICTIM=%d", c.victim),
 			}
 			said := make([]string, c.nodes)
 			var other drive.Outcome
 			var wg sync.WaitGroup
 			wg.Go(func() {
 				args := append(slices.Clone(flags), fmt.Sprintf("--node-rank=%d", c.theirs), "--no-python", "sh", "-c", m.Script)
-				other = drive.Command(t, m.Environ(c.theirs), torchrun, args...)
+				other = drive.Torchrun(t, m.Environ(c.theirs), args...)
 			})
 			ours := map[int]*drive.Job{}
 			for rank := range c.nodes {
-				if rank != c.theirs {
-					ours[rank] = m.Start(rank, fmt.Sprintf("--node-rank=%d", rank))
+				if rank != c.theirs { // one import of torch for both lives of its worker
+					ours[rank] = drive.Start(t, append(m.Environ(rank), "PYTHON_EXEC="+testutil.Torch(t)), slices.Concat([]string{"--warm=torch",
+						"torchrun"}, flags, []string{fmt.Sprintf("--node-rank=%d", rank), script})...)
+					m.Agents = append(m.Agents, ours[rank])
 				}
 			}
 			for rank, j := range ours {

@@ -31,7 +31,7 @@ var digitsJobs = []digits{
 
 // Training is held behind digitsEvent, where it happens.
 const (
-	digitsSteps = 240
+	digitsSteps = 120
 	digitsEvent = 60
 	digitsSoon  = 2 * time.Minute
 )
@@ -110,7 +110,7 @@ func TestNodesDigits(t *testing.T) {
 				t.Parallel()
 				j := newNodes(t, 3, drive.Script(t, "nodes", "digits.py"))
 				j.worker = append(j.worker, j.dir, "--steps", fmt.Sprint(digitsSteps), "--save-every", "20")
-				j.own = []string{"--warm=torch,sklearn.datasets"} // one import for all workers of a muster
+				j.own = []string{"--warm=torch"} // one import for all workers of a muster
 				if d.forgetful {
 					j.env = append(j.env, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1")
 				}
@@ -140,8 +140,8 @@ func (j *nodes) trained(d digits, event string) {
 	if err != nil {
 		j.t.Fatal(err)
 	}
-	if _, err := fmt.Sscan(string(text), &accuracy); err != nil || accuracy < 0.95 {
-		j.t.Errorf("accuracy %q, want at least 0.95: %v", text, err)
+	if _, err := fmt.Sscan(string(text), &accuracy); err != nil || accuracy < 0.9 {
+		j.t.Errorf("accuracy %q, want at least 0.9: %v", text, err)
 	}
 	// Each step was done, and never one whose predecessor was not.
 	last := 0
