@@ -44,17 +44,17 @@ var checkedJobs = []struct {
 // TestNodesCheck checks four nodes with the real check program, and trains on those that are fit. Other tests do not
 // run beside it, only its own parts do.
 func TestNodesCheck(t *testing.T) {
-	testutil.Torch(t)
 	for _, c := range checkedJobs {
+		if c.name == "a bad node" && !drive.Soak() {
+			continue // the host of the store is a bad one, too
+		}
 		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
 			if c.status != errhint.Straggler { // who is slow is seen where the others are not
 				t.Parallel()
 			}
 			j := newNodes(t, 4, drive.Script(t, "nodes", "steps.py"))
 			j.worker = append(j.worker, j.dir, "20")
-			if c.status != 0 { // the one without a fault is checked by the newest torch, the others by one that is imported faster
-				j.env = []string{"PYTHON_EXEC=" + testutil.DebianTorch(t)}
-			}
+			j.env = []string{"PYTHON_EXEC=" + testutil.DebianTorch(t)} // TestScenarioDLRover is checked by the newest
 			j.flags = []string{
 				"--nnodes=2:4", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-endpoint=node0:29400",
 				"--rdzv-id=check",

@@ -15,12 +15,12 @@ import (
 	"muster/test/drive"
 )
 
-// flashNodes is a job of three hosts whose workers save each of so many steps to memory.
+// flashNodes is a job of hosts whose workers save each of so many steps to memory.
 type flashNodes struct{ *nodes }
 
-func newFlashNodes(t *testing.T, steps int, own ...string) *flashNodes {
+func newFlashNodes(t *testing.T, hosts, steps int, own ...string) *flashNodes {
 	t.Helper()
-	j := &flashNodes{newNodes(t, 3, drive.Script(t, "nodes", "flash.py"))}
+	j := &flashNodes{newNodes(t, hosts, drive.Script(t, "nodes", "flash.py"))}
 	j.worker = append(j.worker, j.dir, fmt.Sprint(steps))
 	token := filepath.Join(j.dir, "token")
 	if err := os.WriteFile(token, []byte("a token of this job, long enough"), 0o600); err != nil {
@@ -28,7 +28,8 @@ func newFlashNodes(t *testing.T, steps int, own ...string) *flashNodes {
 	}
 	j.own = append([]string{"--ckpt=on", "--warm=auto", "--token-file=" + token}, own...)
 	j.flags = []string{
-		"--nnodes=3", "--nproc-per-node=1", "--max-restarts=3", "--rdzv-backend=c10d", "--rdzv-endpoint=node1:29400", "--rdzv-id=flash",
+		fmt.Sprintf("--nnodes=%d", hosts), "--nproc-per-node=1", "--max-restarts=3", "--rdzv-backend=c10d", "--rdzv-endpoint=node1:29400",
+		"--rdzv-id=flash",
 	}
 	return j
 }
@@ -72,7 +73,7 @@ func (j *flashNodes) complete(steps int64) {
 		j.ends(j.agentOn(host), time.Minute, 0)
 	}
 	found, err := checkpointd.List(filepath.Join(j.dir, "ckpt"))
-	if err != nil || len(found) == 0 || found[0].Step != steps || found[0].Verify() != nil || len(found[0].Files) != 3 {
+	if err != nil || len(found) == 0 || found[0].Step != steps || found[0].Verify() != nil || len(found[0].Files) != len(j.hosts) {
 		j.t.Fatalf("on disk: %+v: %v", found, err)
 	}
 	for host, h := range j.hosts {
@@ -92,7 +93,7 @@ func TestNodesFlashCheckpoint(t *testing.T) {
 	testutil.Torch(t)
 	t.Parallel()
 	const steps = 60
-	j := newFlashNodes(t, steps, "--ckpt-replicas=2")
+	j := newFlashNodes(t, 3, steps, "--ckpt-replicas=2")
 	begins := func(what string, step, times int) {
 		t.Helper()
 		j.begins(what, step, times)
@@ -134,7 +135,7 @@ func TestNodesFlashNoToken(t *testing.T) {
 	testutil.Torch(t)
 	t.Parallel()
 	const steps = 30
-	j := newFlashNodes(t, steps)
+	j := newFlashNodes(t, 3, steps)
 	j.own = []string{"--ckpt=on", "--warm=auto"}
 	j.hold(10)
 	for host := range 3 {
@@ -165,13 +166,13 @@ func TestNodesFlashKilled(t *testing.T) {
 	testutil.Torch(t)
 	t.Parallel()
 	const steps = 30
-	j := newFlashNodes(t, steps)
+	j := newFlashNodes(t, 2, steps)
 	inMemory := func(step int64) {
 		t.Helper()
 		testutil.Eventually(t, 20*time.Second, fmt.Sprintf("step %d in memory", step), func() bool {
 			for host := range j.hosts {
 				if _, listed := j.ckpt(host,
-					"ls"); !regexp.MustCompile(fmt.Sprintf(`(?m)^flash +%d +3 .* its job runs; 1 of 3 shards`, step)).MatchString(listed) {
+					"ls"); !regexp.MustCompile(fmt.Sprintf(`(?m)^flash +%d +2 .* its job runs; 1 of 2 shards`, step)).MatchString(listed) {
 					return false
 				}
 			}
@@ -194,18 +195,18 @@ func TestNodesFlashKilled(t *testing.T) {
 			}
 		}
 	}
-	all := []int{0, 1, 2}
+	all := []int{0, 1}
 	j.hold(10)
 	for _, host := range all {
 		j.start(host, "muster")
 	}
-	j.begins("the job starts", 0, 3)
+	j.begins("the job starts", 0, 2)
 	inMemory(10)
 	kill(all...)
 	if found, err := checkpointd.List(filepath.Join(j.dir, "ckpt")); err != nil || len(found) > 0 {
 		t.Errorf("on disk already: %+v: %v", found, err)
 	}
-	if _, listed := j.ckpt(1, "ls"); !strings.Contains(listed, "its job has ended; 1 of 3 shards, the others are on other nodes") {
+	if _, listed := j.ckpt(1, "ls"); !strings.Contains(listed, "its job has ended; 1 of 2 shards, the others are on other nodes") {
 		t.Error(listed)
 	}
 	if status, said := j.ckpt(1, "save"); status != 1 || !strings.Contains(said, "--rdzv-id") {
@@ -214,17 +215,17 @@ func TestNodesFlashKilled(t *testing.T) {
 	for _, host := range all {
 		j.start(host, "muster")
 	}
-	j.begins("all were killed", 10, 6)
+	j.begins("all were killed", 10, 4)
 	inMemory(20)
 	kill(0)
 	j.start(0, "muster")
-	j.begins("one was killed", 20, 9)
+	j.begins("one was killed", 20, 6)
 	j.complete(steps)
 	counts := map[string]int{}
 	for _, line := range j.restored() {
 		counts[strings.Split(line, " rank ")[0]]++
 	}
-	if want := map[string]int{"restored -1 none": 3, "restored 10 memory": 3, "restored 20 memory": 3}; !maps.Equal(counts, want) {
+	if want := map[string]int{"restored -1 none": 2, "restored 10 memory": 2, "restored 20 memory": 2}; !maps.Equal(counts, want) {
 		t.Errorf("%v, want %v", counts, want)
 	}
 }
@@ -235,7 +236,7 @@ func TestNodesPause(t *testing.T) {
 	testutil.Torch(t)
 	t.Parallel()
 	const steps = 40
-	j := newFlashNodes(t, steps, "--ckpt-replicas=2")
+	j := newFlashNodes(t, 3, steps, "--ckpt-replicas=2")
 	steer := func(host int, verb, says string) {
 		t.Helper()
 		c := j.hosts[host].Command("muster", verb)

@@ -16,14 +16,14 @@ import (
 // muster's store listens: with a check of the nodes by PyTorch, and a worker that fails. --standalone is in
 // testdata/script/dlrover.txtar.
 func TestScenarioDLRover(t *testing.T) {
-	python := testutil.Torch(t)
 	for _, c := range []struct {
 		name, nnodes    string
 		nodes, restarts int
+		python          string
 		more            []string
 	}{
-		{"fixed", "$NODE_NUM", 2, 1, nil},
-		{"elastic", "2:3", 3, 0, []string{"MUSTER_LAST_CALL=20s"}},
+		{"fixed", "$NODE_NUM", 2, 1, testutil.DebianTorch(t), nil}, // imported twice on each node
+		{"elastic", "2:3", 3, 0, testutil.Torch(t), []string{"MUSTER_LAST_CALL=20s"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -31,7 +31,7 @@ func TestScenarioDLRover(t *testing.T) {
 			j := newNodes(t, c.nodes)
 			j.env = []string{
 				"DLROVER_MASTER_ADDR=node0:22222", "ELASTIC_JOB_NAME=job-" + c.name, "NODE_NUM=" + strconv.Itoa(c.nodes),
-				"PYTHON_EXEC=" + python,
+				"PYTHON_EXEC=" + c.python,
 			}
 			store := j.pod(0, nil, "muster", "store", "--bind", "node0:22222")
 			testutil.Eventually(t, time.Minute, "the store tells where it listens",

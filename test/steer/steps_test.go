@@ -210,7 +210,7 @@ func TestTimeAddsUp(t *testing.T) {
 	if m := families["muster_restarts_total"].GetMetric(); len(m) != 1 || m[0].GetCounter().GetValue() != 3 {
 		t.Errorf("%v", m)
 	}
-	if m := families["muster_step_duration_seconds"].GetMetric(); len(m) != 2 || m[0].GetHistogram().GetSampleCount() < 10 ||
+	if m := families["muster_step_duration_seconds"].GetMetric(); len(m) != 2 || m[0].GetHistogram().GetSampleCount() == 0 ||
 		m[0].GetHistogram().GetSampleSum()/float64(m[0].GetHistogram().GetSampleCount()) < 0.05 {
 		t.Errorf("%v", m)
 	}
