@@ -517,6 +517,43 @@ func TestPlannerDamagedWhileWritten(t *testing.T) {
 	}
 }
 
+// TestPlannerDamagedReplica: a copy that a node had from another one and has given up, as it was damaged, is got again at
+// once, and not only of the next step.
+func TestPlannerDamagedReplica(t *testing.T) {
+	k, at := planner.Key{Dir: "/d", Shards: 2}, moment{Step: 1}
+	l := planner.NewLeader(2, func() string { return "attempt" })
+	l.BeginRound(2, 0, "")
+	seq := uint64(0)
+	report := func(node int, shards ...int) {
+		seq++
+		sr := planner.SetReport{Key: k, Saves: []int{node}, Begun: at, Committed: planner.Never}
+		for _, shard := range shards {
+			sr.Copies = append(sr.Copies, planner.Copy{Shard: shard, At: at})
+		}
+		l.Report(node, &planner.Report{Seq: seq, Addr: fmt.Sprint(node), Sets: []planner.SetReport{sr}})
+	}
+	fetches := func(want ...[]planner.Fetch) {
+		t.Helper()
+		for node, list := range want {
+			if got := l.View(node).Sets[0].Fetch; !slices.Equal(got, list) {
+				t.Errorf("node %d is to get %+v, want %+v", node, got, list)
+			}
+		}
+	}
+	report(0, 0)
+	report(1, 1)
+	l.Opened(k, "", nil)
+	first, second := []planner.Fetch{{Shard: 1, At: at, From: 1}}, []planner.Fetch{{Shard: 0, At: at, From: 0}}
+	fetches(first, second)
+	report(0, 0, 1)
+	report(1, 1, 0)
+	fetches(nil, nil)
+	report(1, 1)
+	fetches(nil, second)
+	report(1, 1, 0)
+	fetches(nil, nil)
+}
+
 // write has a node write one of the shards that it was told to.
 func (s *sim) write(n *simNode, fail bool) {
 	o := n.told.Write

@@ -110,7 +110,8 @@ func (l *Leader) replicate(s *set) {
 			s.replicated, s.spreadAgain = m, false
 		}
 		s.replicating = Never
-		if len(s.complete) == 0 || !s.spreadAgain && s.complete[0].Compare(s.replicated) <= 0 {
+		if len(s.complete) == 0 || !s.spreadAgain && s.complete[0].Compare(s.replicated) <= 0 &&
+			(s.complete[0] != s.replicated || l.spread(s, s.replicated)) { // else a node has given up a copy that was damaged
 			return
 		}
 		s.replicating = s.complete[0]
