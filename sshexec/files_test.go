@@ -114,7 +114,7 @@ func TestDiesInCopy(t *testing.T) {
 	if err := os.WriteFile(names[0], make([]byte, 1<<17), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	talk(t, startAt(t, d, s))
+	greet(t, startAt(t, d, s))
 }
 
 // The binary is read on a machine when it has come there, or has changed since, and not at every start.
@@ -129,7 +129,7 @@ func TestReadOnce(t *testing.T) {
 	d := dialer(t, testutil.NewSSHClient(t), nil)
 	start := func(want int) {
 		t.Helper()
-		talk(t, startAt(t, d, s))
+		greet(t, startAt(t, d, s))
 		if text, err := os.ReadFile(log); err != nil || len(text) != want {
 			t.Errorf("it was read %d times, and not %d (%v)", len(text), want, err)
 		}
@@ -233,7 +233,7 @@ func TestPlaces(t *testing.T) {
 				}
 				return
 			}
-			talk(t, r)
+			greet(t, r)
 			_ = r.Close()
 			if len(c.err) > 0 {
 				t.Fatal("it was started")
@@ -275,7 +275,7 @@ func TestOtherMachine(t *testing.T) {
 	}
 	program(t, bin, "muster",
 		`[ "$1" != --version ] || { echo muster version of the tests; echo more; exit; }; echo "agent $2 in $HOME"; cat; exit 7`)
-	talk(t, startAt(t, d, s))
+	greet(t, startAt(t, d, s))
 }
 
 // A binary that an image has in its PATH is not sent again.
@@ -285,7 +285,7 @@ func TestInPath(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := sshtest.New(t, sshtest.Config{Env: []string{"PATH=" + bin + ":" + os.Getenv("PATH")}})
-	talk(t, startAt(t, dialer(t, testutil.NewSSHClient(t), nil), s))
+	greet(t, startAt(t, dialer(t, testutil.NewSSHClient(t), nil), s))
 	if s.Sessions() != 1 {
 		t.Errorf("it took %d sessions", s.Sessions())
 	}
@@ -308,8 +308,8 @@ func TestFewTools(t *testing.T) {
 	}
 	s := sshtest.New(t, sshtest.Config{Env: []string{"PATH=" + bin}})
 	d := dialer(t, testutil.NewSSHClient(t), nil)
-	talk(t, startAt(t, d, s))
-	talk(t, startAt(t, d, s))
+	greet(t, startAt(t, d, s))
+	greet(t, startAt(t, d, s))
 	if s.Sessions() != 4 {
 		t.Errorf("it took %d sessions, and not 3 and 1", s.Sessions())
 	}
@@ -342,8 +342,8 @@ func TestShells(t *testing.T) {
 			}
 			s := sshtest.New(t, cfg)
 			d := dialer(t, client, nil)
-			talk(t, startAt(t, d, s))
-			talk(t, startAt(t, d, s))
+			greet(t, startAt(t, d, s))
+			greet(t, startAt(t, d, s))
 			if s.Sessions() != 4 {
 				t.Errorf("it took %d sessions, and not 3 and 1", s.Sessions())
 			}

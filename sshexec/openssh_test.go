@@ -131,7 +131,18 @@ func start(t *testing.T, d *sshexec.Dialer, name string) *sshexec.Remote {
 // talk checks that a remote program gets and sends every byte, and tells its status.
 func talk(t *testing.T, r *sshexec.Remote) {
 	t.Helper()
-	sent := make([]byte, 6<<20) // more than any window or pipe has room for
+	exchange(t, r, 6<<20) // more than any window or pipe has room for
+}
+
+// greet is talk with few bytes, where it is what starts that matters.
+func greet(t *testing.T, r *sshexec.Remote) {
+	t.Helper()
+	exchange(t, r, 1<<16)
+}
+
+func exchange(t *testing.T, r *sshexec.Remote, size int) {
+	t.Helper()
+	sent := make([]byte, size)
 	_, _ = crand.Read(sent)
 	go func() {
 		_, _ = r.Stdin().Write(sent)

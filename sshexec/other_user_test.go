@@ -122,7 +122,7 @@ func TestBinaryOfAnotherUser(t *testing.T) {
 					t.Fatal(err)
 				}
 				timer := time.AfterFunc(long, func() { _ = r.Close() })
-				talk(t, r)
+				greet(t, r)
 				timer.Stop()
 				_ = r.Close()
 			}

@@ -171,7 +171,7 @@ func TestFirstPaint(t *testing.T) {
 	b.until(`performance.getEntriesByName("drawn").length > 0`)
 	var first float64
 	b.eval(`performance.getEntriesByName("drawn")[0].startTime`, &first)
-	b.until(`performance.getEntriesByName("drawn").length > 30`)
+	b.until(`performance.getEntriesByName("drawn").length > 12`)
 	var rate float64
 	b.eval(`(() => { const d = performance.getEntriesByName("drawn"); `+
 		`return (d.length - 1) / (d[d.length - 1].startTime - d[0].startTime) * 1000 })()`, &rate)
