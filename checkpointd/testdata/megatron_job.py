@@ -1,6 +1,7 @@
 """A tiny GPT of the real megatron-core and Megatron's own arguments, optimizer and functions of checkpoints, on the CPU over gloo: what
 the scripts beside it train. Only the calls to CUDA and what makes
 groups of processes are stand-ins."""
+import functools
 import os
 import random
 import sys
@@ -97,7 +98,8 @@ def start(store=None):
     _share_groups(parallel_state)
     # The help of each flag, which it reads from its own sources each time that a command line is parsed: half of the time of a test.
     ArgumentGroupFactory._get_field_docstrings = lambda self, config: {}
-    writers.get_write_results_queue.__defaults__ = ("fork",)  # the process of a queue that is spawned imports all of this once more
+    # The process of a queue that is spawned imports all of this once more.
+    writers.get_write_results_queue = functools.partial(writers.get_write_results_queue, "fork")
     optimizers.Adam = distributed.Adam = _FusedAdam
     optimizers.USING_PYTORCH_OPTIMIZER, distributed.HAVE_APEX_OR_TE, distributed.USING_APEX_OPTIMIZER = False, True, True
 

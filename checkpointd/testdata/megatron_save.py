@@ -10,7 +10,8 @@ import torch.distributed as dist
 import megatron_job
 from megatron_job import CASES
 
-root = sys.argv[1]
+root, store, cases = sys.argv[1:]
+cases = cases.split(",")
 rank = int(os.environ["RANK"])
 
 
@@ -23,13 +24,13 @@ def job(save, case, *more, train=0):
 
 
 def main():
-    megatron_job.start(sys.argv[2])
+    megatron_job.start(store)
     # As the guide prints it, but for the order of arguments of save_checkpoint: a positional one followed one with a name.
     from dlrover.trainer.torch.flash_checkpoint.megatron_dist_ckpt import load_checkpoint, save_checkpoint, wait_latest_checkpoint
     from dlrover.trainer.torch.flash_checkpoint.megatron import StorageType
     from dlrover.trainer.torch.flash_checkpoint import megatron
 
-    for case in CASES:
+    for case in cases:
         ours = os.path.join(root, case)
         fresh = job(ours, case)
         assert load_checkpoint(*fresh.all) == (0, 0), "a checkpoint out of nothing"
@@ -127,6 +128,6 @@ def flags(directory, case, kept, load_checkpoint):
 
 if __name__ == "__main__":  # Megatron's own writer starts a process that imports this file
     if rank == 0:
-        for name in CASES:
+        for name in cases:
             os.makedirs(os.path.join(root, name), exist_ok=True)
     main()
