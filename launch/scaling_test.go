@@ -1,6 +1,11 @@
 package launch
 
-import "testing"
+import (
+	"strings"
+	"testing"
+
+	"muster/internal/errhint"
+)
 
 // TestStays: so many nodes stay, the host of the store among them.
 func TestStays(t *testing.T) {
@@ -30,5 +35,8 @@ func TestWhichNode(t *testing.T) {
 		if want < 0 && err == nil || want >= 0 && (got != want || err != nil) {
 			t.Errorf("%q: %d, %v", name, got, err)
 		}
+	}
+	if _, err := whichNode("mnist-worker-1", names); !strings.Contains(errhint.Of(err), "as muster explain lists them") {
+		t.Errorf("who names a replica is told: %v; %s", err, errhint.Of(err))
 	}
 }
