@@ -26,7 +26,7 @@ import (
 // TestWarmLikeCold runs every script of test/testdata/warm with cold and with warm workers: nothing that a script can see or
 // do may differ. A .py file is one script; a .txtar archive holds main.py and what stands beside it, and in site/ what
 // is installed in the interpreter's user site. The comments in front say how it is run, see warmCase;
-// of several ways each run has one, of dialects and interpreters two, and make soak all.
+// of several ways each run has one, of dialects two, and make soak all.
 func TestWarmLikeCold(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
@@ -38,7 +38,7 @@ func TestWarmLikeCold(t *testing.T) {
 		cases := readWarmCases(t, file)
 		if n := len(cases); n > 1 && os.Getenv("MUSTER_SOAK") != "1" {
 			some := []warmCase{cases[rand.IntN(n)]}
-			if cases[0].dialect != cases[1].dialect || cases[0].python != cases[1].python {
+			if cases[0].dialect != cases[1].dialect {
 				some = []warmCase{cases[0], cases[1+rand.IntN(n-1)]}
 			}
 			cases = some

@@ -66,15 +66,22 @@ func sortedLines(text string) []string {
 	return slices.Sorted(strings.Lines(text))
 }
 
-// sameOutput runs a job of two workers warm and then cold, and fails the test unless both succeed and print the same.
-// The last entry of a name in an environment counts: warmOnly overrides environ.
-func sameOutput(t *testing.T, environ, warmOnly []string, args ...string) {
+// finished runs a job of two workers warm, and fails the test unless both were forked and come to their end.
+func finished(t *testing.T, environ []string, args ...string) drive.Outcome {
 	t.Helper()
-	warm := drive.StartFor(t, drive.CompileLimit, slices.Concat(environ, warmOnly), warmed(args...)...).End()
+	warm := drive.StartFor(t, drive.CompileLimit, environ, warmed(args...)...).End()
 	if warm.Status != 0 || strings.Count(warm.Stdout, "finished") != 2 {
 		t.Fatalf("warm: status %d\n%s%s", warm.Status, warm.Stdout, warm.Stderr)
 	}
 	wantForks(t, warm, 1)
+	return warm
+}
+
+// sameOutput runs a job of two workers warm and then cold, and fails the test unless both succeed and print the same.
+// The last entry of a name in an environment counts: warmOnly overrides environ.
+func sameOutput(t *testing.T, environ, warmOnly []string, args ...string) {
+	t.Helper()
+	warm := finished(t, slices.Concat(environ, warmOnly), args...)
 	cold := drive.StartFor(t, drive.CompileLimit, environ, args...).End()
 	if cold.Status != 0 {
 		t.Fatalf("cold: status %d\n%s%s", cold.Status, cold.Stdout, cold.Stderr)
@@ -100,17 +107,33 @@ func TestWarmTraining(t *testing.T) {
 }
 
 // TestWarmModule trains a transformers model and compiles a layer, in a module run with -m. Rank 0 of the warm run
-// compiles, rank 1 after it and the cold run find the code in the cache.
+// compiles, rank 1 after it and the cold run find the code in the cache. The cold run, which imports transformers and
+// the compiler in each of its workers, runs under MUSTER_SOAK=1 only.
 func TestWarmModule(t *testing.T) {
 	t.Parallel()
 	python := testutil.Torch(t)
 	if _, err := exec.LookPath("g++"); err != nil {
 		testutil.Missing(t, "g++, which torch.compile calls")
 	}
-	sameOutput(t, []string{
+	environ := []string{
 		"PYTHON_EXEC=" + python, "PYTHONPATH=" + drive.Script(t, "warmtorch"), "HF_HUB_OFFLINE=1", "HF_HOME=" + t.TempDir(),
 		"TORCHINDUCTOR_CACHE_DIR=" + t.TempDir(), "TORCHINDUCTOR_VEC_ISA_OK=1", // else a program is compiled for each kind of vectors
-	}, nil, "torchrun", "--standalone", "--nproc-per-node", "2", "-m", "tiny.train", "--lr", "0.01")
+	}
+	args := []string{"torchrun", "--standalone", "--nproc-per-node", "2", "-m", "tiny.train", "--lr", "0.01"}
+	if testutil.Soak() {
+		sameOutput(t, environ, nil, args...)
+		return
+	}
+	warm := finished(t, environ, args...)
+	for rank := range 2 {
+		said := fmt.Sprintf("rank %d: train.py is tiny.train of tiny, arguments ['--lr', '0.01']\n", rank)
+		if !strings.Contains(warm.Stdout, said) {
+			t.Errorf("no %q in:\n%s", said, warm.Stdout)
+		}
+	}
+	if _, others := splitLog(warm.Stderr); others != "" {
+		t.Errorf("the workers say:\n%s", others)
+	}
 }
 
 var workerPrefix = regexp.MustCompile(`(?m)^\[\d\] `)

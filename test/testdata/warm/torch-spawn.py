@@ -1,4 +1,5 @@
 # python: torch
+# python: debian
 # workers: 1
 # status: 1
 """Spawned and recorded."""
