@@ -26,9 +26,13 @@ type Forks struct {
 
 	start    sync.Once
 	requests *os.File // a socket of packets
+	programs string   // the name of the abstract socket at which programs ask
 	held     *os.File // the process is killed when it is closed; nil where it is no fork
 	err      error
 }
+
+//go:embed forks_program.py
+var forksProgram string
 
 var (
 	forksLock sync.Mutex
@@ -56,7 +60,10 @@ func forksOf(key forksKey) *Forks {
 	forksLock.Lock()
 	defer forksLock.Unlock()
 	if allForks[key] == nil {
-		allForks[key] = &Forks{interpreter: key.interpreter, modules: key.modules, path: key.path, of: key.of}
+		allForks[key] = &Forks{
+			interpreter: key.interpreter, modules: key.modules, path: key.path, of: key.of,
+			programs: fmt.Sprintf("muster-forks-%d-%d", os.Getpid(), len(allForks)),
+		}
 	}
 	return allForks[key]
 }
@@ -82,7 +89,7 @@ func (f *Forks) open() {
 	}
 	defer func() { _ = theirs.Close() }()
 	env := append(os.Environ(), "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1", "DS_ACCELERATOR=cpu", "HF_HUB_OFFLINE=1",
-		"PYTHONPATH="+f.path)
+		"PYTHONPATH="+f.path, "FORKS_NAME="+f.programs)
 	if f.of != nil {
 		f.err = f.fork(env, theirs)
 	} else {
@@ -124,6 +131,21 @@ func request(env []string, name string, value any) ([]byte, error) {
 		environ[name] = value
 	}
 	return json.Marshal(map[string]any{name: value, "env": environ, "dir": dir})
+}
+
+// Program writes a program at path that runs as Python would with args before its own arguments, in a fork: for what is
+// started by somebody else, as a launcher's second half is. What it prints to both streams goes to its standard output,
+// and it reads nothing.
+func (f *Forks) Program(path string, args ...string) error {
+	f.start.Do(f.open)
+	if f.err != nil {
+		return f.err
+	}
+	text, err := json.Marshal(append([]string{}, args...)) // [] for none
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, fmt.Appendf(nil, forksProgram, f.programs, text, f.interpreter), 0o700)
 }
 
 // Run runs a script with args, -c and -W among them, as Python would, and returns what it prints to both streams.

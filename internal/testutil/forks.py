@@ -2,7 +2,8 @@
 
 usage: forks.py MODULE,MODULE: its standard input is a socket. Each message is JSON (argv, env, dir) with two files: where the
 output goes, and a socket by which the exit status is told. Whoever closes the other end of that has the script killed. With
-"modules" and a third file, a socket for requests, the process imports more, and does the same.
+"modules" and a third file, a socket for requests, the process imports more, and does the same. Programs send a message to the
+abstract socket $FORKS_NAME.
 """
 import gc
 import importlib
@@ -16,14 +17,17 @@ import types
 import warnings
 
 imported_with = 1  # entries of sys.path that give way to a script's
+set_by_imports = {}  # in the environment
 
 
 def load(modules):
     """Imports what scripts share."""
     global imported_with
     imported_with = 1 + len(search())
+    before = dict(os.environ)
     for name in modules.split(","):
         importlib.import_module(name)
+    set_by_imports.update((name, value) for name, value in os.environ.items() if before.get(name) != value)
     gc.freeze()
 
 
@@ -43,11 +47,14 @@ def wait(caller, pid):
 
 def serve(modules):
     """Returns in the process of a script only, with what is to be run there."""
+    programs = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    programs.bind("\0" + os.environ.pop("FORKS_NAME"))  # at once: who asks before all is imported waits
     load(modules)
     requests = socket.socket(fileno=0)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        text, files, _, _ = socket.recv_fds(requests, 1 << 20, 3)
+        ready, _, _ = select.select([requests, programs], [], [])
+        text, files, _, _ = socket.recv_fds(ready[0], 1 << 20, 3)
         if not text:
             os._exit(0)
         if os.fork():
@@ -63,6 +70,7 @@ def serve(modules):
                 os.close(file)
             wait(caller, pid)
         requests.detach()
+        programs.close()
         input = others[0] if others else os.open(os.devnull, os.O_RDONLY)
         for source, target in ((input, 0), (output, 1), (output, 2)):
             os.dup2(source, target)
@@ -79,18 +87,20 @@ def become(request):
     """Makes this process what a new one would be; returns the code of the script."""
     os.chdir(request["dir"])
     os.environ.clear()
-    os.environ.update(request["env"])
+    os.environ.update(set_by_imports | request["env"])
     if "modules" in request:  # no script, but one that imports more and forks further
         sys.path[:imported_with] = [""] + search()
         return become(serve(request["modules"]))
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     argv, options = request["argv"], [w for w in os.environ.get("PYTHONWARNINGS", "").split(",") if w]
-    while argv[0] == "-W":
-        options.append(argv[1])
-        argv = argv[2:]
+    while argv[0] in ("-W", "-u"):
+        options += argv[1:2] if argv[0] == "-W" else []
+        argv = argv[2 if argv[0] == "-W" else 1:]
     warnings._processoptions(options)
     if argv[0] == "-c":
         source, file, first, argv = argv[1], "<string>", "", argv[:1] + argv[2:]
+    elif argv[0] == "-m":
+        source, file, first, argv = "import runpy, sys; runpy._run_module_as_main(sys.argv[0])", "<string>", "", argv[1:]
     else:
         file = argv[0]
         first = os.path.dirname(os.path.abspath(file))

@@ -100,3 +100,60 @@ if __name__ == "__main__":
 		return os.IsNotExist(err)
 	})
 }
+
+// TestForksProgram starts a program that is such a fork: its arguments, directory, environment, output and status are
+// those of one that Python runs, and whoever kills it kills the script.
+func TestForksProgram(t *testing.T) {
+	t.Parallel()
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		testutil.Missing(t, "python3")
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "told.py"), []byte(`import os, sys
+print(__name__, sys.argv[1:], os.getcwd(), os.environ["SET"], "shared" in sys.modules, flush=True)
+os.write(2, b"error")
+sys.exit(7)
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "shared.py"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(dir, "program")
+	if err := testutil.ForksOf(python, "shared", dir).Program(program, "-u", "-m"); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), program, "told", "a b", `"c"`)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "SET=here")
+	out, err := cmd.CombinedOutput()
+	if want := "__main__ ['a b', '\"c\"'] " + dir + " here True\nerror"; string(out) != want || cmd.ProcessState.ExitCode() != 7 {
+		t.Errorf("%v, %q, want %q", err, out, want)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	long := filepath.Join(dir, "long")
+	if err := os.WriteFile(filepath.Join(dir, "sleeps.py"), []byte("import os, time; print(os.getpid(), flush=True); time.sleep(600)\n"),
+		0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := testutil.ForksOf(python, "shared", dir).Program(long, "-m", "sleeps"); err != nil {
+		t.Fatal(err)
+	}
+	var told testutil.Buffer
+	cmd = exec.CommandContext(ctx, long)
+	cmd.Dir, cmd.Stdout = dir, &told
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	testutil.Eventually(t, time.Minute, "the script runs", func() bool { return strings.HasSuffix(told.String(), "\n") })
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	testutil.Eventually(t, time.Minute, "it is killed", func() bool {
+		_, err := os.Stat("/proc/" + strings.TrimSpace(told.String()))
+		return os.IsNotExist(err)
+	})
+	_ = cmd.Wait()
+}

@@ -1,6 +1,8 @@
 package dialects
 
 import (
+	"errors"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -29,6 +31,20 @@ var colossalDifferences = []difference{
 	{"blanks", "argv", `.*"a" "b".*`, `.*"a b".*`, "colossalai joins arguments by blanks, for a shell to split"},
 }
 
+// forkedColossalAI puts the real colossalai, and the torchrun that it starts, into a folder, in forks of Pythons that have
+// imported them.
+func forkedColossalAI(t *testing.T, bin, folder string) {
+	t.Helper()
+	python := filepath.Join(bin, "python")
+	colossalai := testutil.ForksOf(python, "colossalai.cli", "")
+	torchrun := testutil.ForksOf(python, "torch.distributed.run,torch.numa.binding", "")
+	if err := errors.Join(os.MkdirAll(folder, 0o700),
+		colossalai.Program(filepath.Join(folder, "colossalai"), "-c", "from colossalai.cli import cli; cli()"),
+		torchrun.Program(filepath.Join(folder, "torchrun"), "-c", "from torch.distributed.run import main; main()")); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestColossalAIWorkers runs command lines by the real colossalai and by muster, and compares what workers get,
 // variable by variable. Where several names of this machine stand for hosts, muster's part is planned.
 func TestColossalAIWorkers(t *testing.T) {
@@ -39,7 +55,9 @@ func TestColossalAIWorkers(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			environ := c.environ(bin)
+			stand := filepath.Join(c.dir, "bin")
+			forkedColossalAI(t, bin, stand)
+			environ := c.environ(stand, bin)
 			theirs := c.run(t, environ, c.command)
 			req := c.request(t, environ)
 			var ours map[int]seenWorker

@@ -1,6 +1,7 @@
 package dialects
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -32,6 +33,19 @@ func farSSH(far []string) string {
 		strings.Join(far, " ") + " sh -c \"$*\"\n"
 }
 
+// forkedDeepSpeed puts the real deepspeed into a folder, in a fork of a Python that has imported its package; its runner,
+// which looks at HOME when it is imported, is imported there. So is what it starts on each node; workers are what that
+// starts.
+func forkedDeepSpeed(t *testing.T, bin, folder string) {
+	t.Helper()
+	forks := testutil.ForksOf(filepath.Join(bin, "python"), "deepspeed_anew", drive.Script(t, "standins"))
+	node := filepath.Join(folder, "python-of-nodes")
+	if err := errors.Join(forks.Program(node), forks.Program(filepath.Join(folder, "deepspeed"), "-c",
+		fmt.Sprintf("import sys; sys.executable = %q; from deepspeed.launcher.runner import main; main()", node))); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestDeepSpeedWorkers runs command lines by the real deepspeed and by muster, and compares what workers get, variable
 // by variable. Jobs on several hosts are run by the real one, with pdsh and a stand-in for ssh, and planned by muster.
 func TestDeepSpeedWorkers(t *testing.T) {
@@ -45,6 +59,7 @@ func TestDeepSpeedWorkers(t *testing.T) {
 			far := []string{"HOME=" + filepath.Join(c.dir, "far"), "PATH=/usr/bin:/bin", "LANG=C.UTF-8", "OF_THE_HOST=1"}
 			stand := filepath.Join(c.dir, "bin")
 			drive.WriteTree(t, filepath.Join(stand, "ssh"), farSSH(far), 0o700)
+			forkedDeepSpeed(t, bin, stand)
 			environ := c.environ(stand, bin)
 			theirs := c.run(t, environ, c.command)
 			req := c.request(t, environ)
