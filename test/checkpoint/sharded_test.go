@@ -18,8 +18,8 @@ import (
 func TestShardedCheckpoint(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "checkpoints")
-	got := drive.Run(t, []string{"VICTIM=1", "DIE=9"}, "run", "--ckpt", "on", "--warm", "auto,torch._dynamo", "-n", "2", "--max-restarts", "1", "--",
-		testutil.Torch(t), "-u", drive.Script(t, "torch", "fsdp2.py"), dir)
+	got := drive.Run(t, []string{"VICTIM=1", "DIE=9"}, "run", "--ckpt", "on", "--warm", "auto,torch._dynamo", "-n", "2",
+		"--max-restarts", "1", "--", testutil.Torch(t), "-u", drive.Script(t, "torch", "fsdp2.py"), dir)
 	if got.Status != 0 || strings.Count(got.Stdout, "restored 8 memory") != 2 {
 		t.Fatalf("status %d, or not both ranks restored step 8 from memory\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}

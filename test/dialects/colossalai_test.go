@@ -39,7 +39,8 @@ func forkedColossalAI(t *testing.T, bin, folder string) {
 	colossalai := testutil.ForksOf(python, "colossalai.cli", "")
 	torchrun := testutil.ForksOf(python, "torch.distributed.run,torch.numa.binding", "")
 	if err := errors.Join(os.MkdirAll(folder, 0o700),
-		colossalai.Program(filepath.Join(folder, "colossalai"), "-c", "from colossalai.cli import cli; cli()"),
+		colossalai.Program(filepath.Join(folder, "colossalai"), "-c", // initialize sets a variable when it is imported
+			"import importlib, colossalai.initialize; importlib.reload(colossalai.initialize); from colossalai.cli import cli; cli()"),
 		torchrun.Program(filepath.Join(folder, "torchrun"), "-c", "from torch.distributed.run import main; main()")); err != nil {
 		t.Fatal(err)
 	}
