@@ -267,6 +267,7 @@ func (f *jobFile) place(r *Request, inv Invocation, words *ownWords, env environ
 	}
 	if j.Command = command; f.file.Native {
 		nativeCommand(r, inv, nodes[0].Argv, words, env, wrong)
+		j.Command.Title = j.Command.ShownTitle(nodes[0].Env)
 	}
 	pods := f.file.Nodes()
 	for i, n := range nodes {

@@ -297,3 +297,26 @@ func TestJobFileFatalCodes(t *testing.T) {
 		t.Errorf("%s, %v", got, err)
 	}
 }
+
+// Where the nodes of a file run muster run itself, what its command is called has no secret in it either.
+func TestTitleOfNativeShowsNoSecret(t *testing.T) {
+	t.Parallel()
+	for command, want := range map[string]string{
+		`python3, -c, "login = '$(T)'"`: "python3 -c",
+		`python3, -W, ignore, train.py`: "train.py",
+		`"$(T).py", --x`:                "(12 characters, not shown)",
+	} {
+		text := "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j}\nspec: {completions: 2, parallelism: 2, completionMode: Indexed, " +
+			"template: {spec: {containers: [{name: c, command: [muster, run, --nnodes=2, --, " + command +
+			"], env: [{name: T, valueFrom: {secretKeyRef: {name: s, key: k}}}]}]}}}\n" +
+			"---\napiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData: {k: swordfish}\n"
+		req, err := dialect.Read("run", dialect.Invocation{
+			Argv0: "muster", Args: []string{"-f", "j.yaml"},
+			ReadFile: func(string) ([]byte, error) { return []byte(text), nil },
+			Machine:  dialect.Machine{FreePort: func() (int, error) { return 4321, nil }},
+		})
+		if err != nil || !req.File.Native || req.Job.Command.Title != want {
+			t.Errorf("%s: %q, want %q, %v", command, req.Job.Command.Title, want, err)
+		}
+	}
+}

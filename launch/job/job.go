@@ -160,7 +160,8 @@ type Command struct {
 	LocalRankFlag string
 	// Substitute replaces ${local_rank} in Args as torchrun does.
 	Substitute bool
-	// Title is what reports call the command, where Name is a shell around it; empty: Name, or its script.
+	// Title is what reports call the command, where Name is a shell around it, or the command has secrets in it; empty:
+	// Name, or its script.
 	Title string
 	// Links are names under which muster lies in the directory PodDir of the run directory, for the command to put that
 	// into its PATH.

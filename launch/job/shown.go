@@ -188,7 +188,7 @@ func holds(word, secret string) bool {
 	if len(secret) < leastSecret {
 		return secret != "" && word == secret
 	}
-	return strings.Contains(word, secret)
+	return strings.Contains(word, secret) || strings.Contains(word, strings.ReplaceAll(secret, "'", `'"'"'`)) // in a shell's word
 }
 
 // shownWhole reports whether nothing has to be left out of a text of several words, such as arguments for a program. A

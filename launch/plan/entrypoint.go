@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -21,12 +20,13 @@ import (
 type entrypoint struct {
 	path   string
 	prefix []string
-	// name is what a failure summary calls the command: the script or program as the user wrote it.
+	// name is what a failure summary calls the command: the script or program as the user wrote it, and no secret.
 	name string
 }
 
 // resolveCommand finds the program to execute, and refuses now what every worker would fail on.
-func resolveCommand(c job.Command, dir string, environ []string) (entrypoint, error) {
+// vars are those whose values are not to be in its name where they come from Secrets.
+func resolveCommand(c job.Command, vars []job.Var, dir string, environ []string) (entrypoint, error) {
 	if c.Kind == job.Program {
 		path, err := proc.LookPath(c.Name, dir, environ)
 		if err != nil {
@@ -37,7 +37,7 @@ func resolveCommand(c job.Command, dir string, environ []string) (entrypoint, er
 				return entrypoint{}, err
 			}
 		}
-		return entrypoint{path: path, prefix: []string{c.Name}, name: cmp.Or(c.Title, programName(c))}, nil
+		return entrypoint{path: path, prefix: []string{c.Name}, name: c.ShownTitle(vars)}, nil
 	}
 	interpreter, path, err := findInterpreter(c.Interpreters, dir, environ)
 	if err != nil {
@@ -48,7 +48,7 @@ func resolveCommand(c job.Command, dir string, environ []string) (entrypoint, er
 			return entrypoint{}, err
 		}
 	}
-	e := entrypoint{path: path, prefix: []string{interpreter, "-u"}, name: c.Name}
+	e := entrypoint{path: path, prefix: []string{interpreter, "-u"}, name: c.ShownTitle(vars)}
 	switch c.Kind {
 	case job.Module:
 		e.prefix = append(e.prefix, "-m", c.Name)
@@ -78,18 +78,6 @@ func scriptOf(c job.Command, path string) string {
 		break
 	}
 	return ""
-}
-
-// programName is the script's name in "python train.py", else the program's, as torchrun titles its summary.
-func programName(c job.Command) string {
-	if strings.HasPrefix(filepath.Base(c.Name), "python") {
-		for _, a := range c.Args {
-			if !strings.HasPrefix(a, "-") {
-				return a
-			}
-		}
-	}
-	return c.Name
 }
 
 // findInterpreter returns the first of candidates that can be executed, as it was named and as a path.

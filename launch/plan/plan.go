@@ -151,7 +151,7 @@ func New(j job.Job, m Machine) (*Plan, error) {
 	}
 	environ, command := p.environ(), p.Job.Command // of the Python that was chosen
 	var err error
-	if p.entry, err = resolveCommand(command, m.Dir, environ); err != nil {
+	if p.entry, err = resolveCommand(command, j.Vars(), m.Dir, environ); err != nil {
 		return nil, err
 	}
 	switch {
@@ -177,7 +177,7 @@ func New(j job.Job, m Machine) (*Plan, error) {
 	return p, nil
 }
 
-// Title is what a failure summary calls the command: the script or program as the user wrote it.
+// Title is what a failure summary calls the command: the script or program as the user wrote it, and no secret.
 func (p *Plan) Title() string { return p.entry.name }
 
 // Executable is the path of the program that the command runs in, of Python's interpreter for a script.

@@ -36,7 +36,7 @@ func (p *Plan) Replacement(words []string) (*Replacement, error) {
 	case c.Kind == job.Module && strings.HasSuffix(words[0], ".py"):
 		c.Kind = job.Script
 	}
-	c.Name, c.Args = words[0], words[1:]
+	c.Name, c.Args, c.Title = words[0], words[1:], ""
 	environ := p.environ()
 	var err error
 	if path := p.Job.Python.Path; path != "" && c.Kind == job.Program && isPython(c.Name) {
@@ -44,7 +44,7 @@ func (p *Plan) Replacement(words []string) (*Replacement, error) {
 			return nil, err
 		}
 	}
-	if r.entry, err = resolveCommand(*c, p.Dir, environ); err != nil {
+	if r.entry, err = resolveCommand(*c, p.Job.Vars(), p.Dir, environ); err != nil {
 		return nil, err
 	}
 	if p.Warms() {

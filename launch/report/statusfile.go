@@ -82,8 +82,8 @@ func OpenStatus(cfg StatusConfig) (*StatusFile, error) {
 // told in any case.
 func TellRefused(asked job.Job, node string, outputs []*os.File, terminationLog string, err error) {
 	s, openErr := OpenStatus(StatusConfig{
-		Path: asked.StatusFile, TerminationLog: terminationLog, RunID: asked.RunID, Name: asked.Command.Name, Node: node, Outputs: outputs,
-		Now: time.Now,
+		Path: asked.StatusFile, TerminationLog: terminationLog, RunID: asked.RunID, Name: asked.Command.ShownTitle(asked.Vars()),
+		Node: node, Outputs: outputs, Now: time.Now,
 	})
 	if openErr == nil {
 		s.Finished(OutcomeOf(err, job.ReasonRefused))

@@ -86,14 +86,22 @@ func TestLinesAgree(t *testing.T) {
 	}
 }
 
-// TestTitle: reports of a job's failure name what its nodes run, and not the shell in which muster runs that.
+// TestTitle: reports of a job's failure name what its nodes run, and not the shell in which muster runs that, nor a
+// secret.
 func TestTitle(t *testing.T) {
 	t.Parallel()
 	const job = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j}\nspec: {completions: 2, parallelism: 2, completionMode: Indexed, " +
-		"template: {spec: {containers: [{name: c, command: %s}]}}}"
+		"template: {spec: {containers: [{name: c, command: %s, env: [{name: T, valueFrom: {secretKeyRef: {name: s, key: k}}}]}]}}}\n" +
+		"---\napiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData: {k: swordfish}\n"
 	for command, want := range map[string]string{
 		"[torchrun, --nnodes=2, train.py]":                               "torchrun",
-		"[python3, -u, train.py, --address=$(MASTER_ADDR)-$(NO)]":        "",
+		"[python3, -u, train.py, --address=$(MASTER_ADDR)-$(NO)]":        "train.py",
+		"[python3, -c, 'login = \"$(T)\"']":                              "python3 -c",
+		"[python3, -W, ignore, -X, dev, train.py, $(T)]":                 "train.py",
+		"[python3, -um, pkg.train, $(T)]":                                "-m pkg.train",
+		"[python3, /data/$(T)/train.py]":                                 "/data/$(T)/train.py",
+		"[python3, /data/$(T)-$(JOB_COMPLETION_INDEX)/train.py]":         "/data/$(T)-0/train.py",
+		"[torchrun, --nnodes=2, train.py, --token, $(T)]":                "torchrun",
 		"[sh, -c, 'exec deepspeed train.py']":                            "sh",
 		"[/usr/bin/python3, train.py, --index, $(JOB_COMPLETION_INDEX)]": "train.py",
 	} {

@@ -132,28 +132,19 @@ func (f *File) Place(at Places) (job.Command, []Node, error) {
 		// The command itself is the worker, and muster tells workers as operators tell pods.
 		n.Env = slices.DeleteFunc(n.Env, func(v job.Var) bool { return v.Source.Kind == job.FromMuster && job.TellsWorkers(v.Name) })
 	}
+	hiding := at
+	hiding.Hide = true
+	title := job.TitleOf(f.node(&pods[0], 0, hiding, names).Argv)
 	if plain {
-		return job.Command{Kind: job.Program, Name: nodes[0].Argv[0], Args: nodes[0].Argv[1:]}, nodes, nil
+		return job.Command{Kind: job.Program, Name: nodes[0].Argv[0], Args: nodes[0].Argv[1:], Title: title}, nodes, nil
 	}
 	for i := range nodes {
 		nodes[i].Env = append(nodes[i].Env, own(ReplicaVariable, strconv.Itoa(i)))
 	}
 	script, err := f.script(nodes, at)
 	return job.Command{
-		Kind: job.Program, Name: "/bin/sh", Args: []string{"-c", script}, Title: titleOf(nodes[0].Argv), Links: launchers,
+		Kind: job.Program, Name: "/bin/sh", Args: []string{"-c", script}, Title: title, Links: launchers,
 	}, nodes, err
-}
-
-// titleOf is the script's name in "python train.py", else the program's.
-func titleOf(argv []string) string {
-	if strings.HasPrefix(path.Base(argv[0]), "python") {
-		for _, word := range argv[1:] {
-			if !strings.HasPrefix(word, "-") {
-				return word
-			}
-		}
-	}
-	return argv[0]
 }
 
 // meets reports whether the container itself says where workers meet.
