@@ -59,6 +59,44 @@ func TestMasterBeginsAnewForWaiting(t *testing.T) {
 	}
 }
 
+// A master forgets who waits for the training when an agent joins a network check: a node without one joins once more,
+// whether the others train without it by then, or one waits for it.
+func TestMasterForgetsWaiting(t *testing.T) {
+	t.Parallel()
+	for name, train := range map[string]bool{"others train": true, "one waits": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFake(t, 2, 2)
+			f.round, f.world = 5, map[int]int{0: 1, 2: 1}
+			n := open(t, f, 1)
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+			defer cancel()
+			ended := make(chan error, 1)
+			go func() {
+				_, err := n.Next(ctx, rendezvous.Member{LocalWorldSize: 1})
+				ended <- err
+			}()
+			testutil.Eventually(t, time.Minute, "the node waits", func() bool { return f.waits(1) })
+			f.with(func() {
+				f.waiting = map[int]int{0: 1}
+				if train {
+					f.round, f.world, f.waiting = 6, map[int]int{0: 1, 2: 1}, map[int]int{}
+				}
+				for round := range 8 {
+					f.kv[torchKey(round, keyMasterAddr)], f.kv[torchKey(round, keyMasterPort)] = []byte("10.0.0.1"), []byte("99")
+				}
+			})
+			if train {
+				testutil.Eventually(t, time.Minute, "the node waits again", func() bool { return f.waits(1) })
+				f.with(func() { f.waiting[0] = 1 })
+			}
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // A master that was replaced while others are tested without a node knows nothing of that node: it joins once more.
 func TestMasterBeginsAnewForTested(t *testing.T) {
 	t.Parallel()

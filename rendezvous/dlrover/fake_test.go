@@ -215,8 +215,10 @@ func (f *fake) handle(ask object) *message {
 	case "RunningNodesRequest":
 		return &message{"RunningNodes", []attr{{"nodes", slices.Repeat([]any{message{"NodeMeta", []attr{{"rank", 0}}}}, f.check.running)}}}
 	case "JoinRendezvousRequest":
-		f.waiting[number("node_rank")] = number("local_world_size")
-		f.world = map[int]int{}
+		if _, waits := f.waiting[number("node_rank")]; !waits {
+			f.waiting[number("node_rank")] = number("local_world_size")
+			f.world = map[int]int{}
+		}
 		return state(0, nil)
 	case "CommWorldRequest":
 		if len(f.world) == 0 && len(f.waiting) >= f.min && len(f.waiting) <= f.max {

@@ -65,6 +65,9 @@ func (h *Handler) await(ctx context.Context, workers, joined int) (w world, agai
 		if n, err := h.checking(ctx); err != nil || n > 0 {
 			return w, n > 0, err
 		}
+		if w.round > joined && len(w.nodes) > 0 {
+			told = time.Now() // a join takes the round away from nodes of it that have not seen it yet
+		}
 		tell := time.Since(told) >= tellEvery || time.Since(began) >= h.cfg.JoinTimeout
 		if joined, err = h.stillWait(ctx, w, workers, joined, tell); err != nil {
 			return w, false, err
@@ -95,10 +98,11 @@ func (h *Handler) await(ctx context.Context, workers, joined int) (w world, agai
 // stillWait has this node wait for the round after w, which it is not in, and returns after which one it waits. Where
 // nodes are gathered for the next one already, nobody knows whether this one still waits, or was in w: it joins once
 // more, which changes nothing for one that waits. So it does at a master that has begun anew: that counts rounds from 0
-// again, or has not heard of this node, which is asked where others train without it, and where look says so.
+// again, or has not heard of this node, which is asked where others train without it. And it does where look says so,
+// as the master may have forgotten it alone: an agent that joins a network check clears those who wait for a round.
 func (h *Handler) stillWait(ctx context.Context, w world, workers, joined int, look bool) (after int, err error) {
-	anew := w.round < joined || w.round != joined && len(w.nodes) == 0
-	if !anew && (look || len(w.nodes) > 0) {
+	anew := look || w.round < joined || w.round != joined && len(w.nodes) == 0
+	if !anew && len(w.nodes) > 0 {
 		anew, err = h.forgotten(ctx, helloKey(h.cfg.NodeRank, joined))
 	}
 	switch {
