@@ -74,7 +74,7 @@ func (v value) volcanoPolicies(rules *volcanoRules) {
 
 func endsJob(action string) bool { return action == "AbortJob" || action == "TerminateJob" }
 
-const allAnew = "muster starts all workers anew together, and goes on when a lost node is replaced"
+const allAnew = "muster starts all workers anew together"
 
 // volcanoAction says what an action means at its events.
 func (v value) volcanoAction(action string, events []value, rules *volcanoRules) {
@@ -105,8 +105,11 @@ func (v value) volcanoAction(action string, events []value, rules *volcanoRules)
 		if event != "PodFailed" {
 			rules.lost.say(v, ends)
 		}
-		if anew {
+		switch {
+		case anew && event == "PodFailed":
 			does = append(does, allAnew)
+		case anew:
+			does = append(does, allAnew+", and goes on when a lost node is replaced")
 		}
 	}
 	if does = slices.Compact(does); len(does) > 0 {
@@ -167,29 +170,50 @@ func (v value) volcanoSettle(all volcanoRules, tasks []volcanoTask, tried value,
 		v.volcanoComplete(t.rules.complete, tasks, i)
 	}
 	v.volcanoComplete(all.complete, tasks, -1)
-	said := fmt.Sprintf("--backoff-limit %d: restarts of all nodes together", retries)
-	failed, lost, codes := first.failed, first.lost, strings.Join(first.retried, ",")
-	given := tried.node != v.node
-	switch {
-	case failed.ends && codes != "":
-		failed.at.setting("restart-policy", "exit-code")
-		failed.at.setting("retryable-exit-codes", codes)
-		failed.at.note(Applied, "--restart-policy exit-code --retryable-exit-codes "+codes)
-	case failed.ends:
-		failed.at.note(Applied, "--max-restarts 0: a pod that fails ends the job")
-		said = "no effect: a policy ends the job when a pod fails"
-	}
+	v.volcanoRestarts(first, tried, retries)
+}
+
+// volcanoRestarts gives the settings of what becomes of pods that fail or are lost, where all tasks have the same rules.
+func (v value) volcanoRestarts(rules volcanoRules, tried value, retries int) {
+	failed, lost, codes := rules.failed, rules.lost, strings.Join(rules.retried, ",")
+	never, given := failed.ends && codes == "", tried.node != v.node
+	var also string // what the policy of failed pods means beside
 	if lost.ends {
 		lost.at.setting("restart-limit", "0")
+		if lost.at == failed.at {
+			also = "; --restart-limit 0: a node that is lost ends it too"
+		} else {
+			lost.at.note(Applied, "--restart-limit 0: a node that is lost ends the job")
+		}
 	}
-	if lost.ends && lost.at != failed.at {
-		lost.at.note(Applied, "--restart-limit 0: a node that is lost ends the job")
+	said := fmt.Sprintf("--backoff-limit %d: restarts of all nodes together", retries)
+	switch {
+	case never && lost.ends:
+		said = "no effect: policies end the job when a pod fails or is lost"
+	case never:
+		said = fmt.Sprintf("--restart-limit %d: how often a lost node is replaced", retries)
+		if !given {
+			also = "; " + said
+		}
+		said += "; no pod that fails is started anew"
+	}
+	switch {
+	case never:
+		failed.at.note(Applied, "--max-restarts 0: a pod that fails ends the job"+also)
+	case failed.ends:
+		failed.at.setting("restart-policy", "exit-code")
+		failed.at.setting("retryable-exit-codes", codes)
+		failed.at.note(Applied, "--restart-policy exit-code --retryable-exit-codes "+codes+also)
 	}
 	if given {
 		tried.note(Applied, said)
 	}
-	if failed.ends && codes == "" {
-		tried, retries = failed.at, 0
+	if never {
+		failed.at.setting("max-restarts", "0")
+		if !lost.ends { // else a lost node would use up a restart, of which there is none
+			tried.setting("restart-limit", strconv.Itoa(retries))
+		}
+		return
 	}
 	tried.setting("max-restarts", strconv.Itoa(retries))
 	if retries > 0 {

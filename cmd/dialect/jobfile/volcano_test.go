@@ -25,6 +25,7 @@ func TestVolcanoPolicies(t *testing.T) {
 	t.Parallel()
 	const (
 		anew   = "--max-restarts 3 --backoff-limit 3"
+		ends   = "--max-restarts 0 --restart-limit 3"
 		others = "different policies of failed or lost pods"
 	)
 	for _, c := range []struct {
@@ -35,7 +36,12 @@ func TestVolcanoPolicies(t *testing.T) {
 	}{
 		{"none", "", []string{""}, anew, ""},
 		{"restarts", "{event: PodFailed, action: RestartJob}, {event: PodEvicted, action: RestartTask}", []string{"", ""}, anew, ""},
-		{"a failure ends the job", "{event: PodFailed, action: AbortJob}", []string{""}, "--max-restarts 0", ""},
+		{"a failure ends the job", "{event: PodFailed, action: AbortJob}", []string{""}, ends, ""},
+		{
+			"a loss does not", "{event: PodFailed, action: AbortJob}, {event: PodEvicted, action: RestartJob}",
+			[]string{""},
+			ends, "",
+		},
 		{
 			"some are retried", "{exitCode: 3, action: RestartJob}, {event: PodFailed, action: TerminateJob}",
 			[]string{""},
@@ -44,12 +50,12 @@ func TestVolcanoPolicies(t *testing.T) {
 		{
 			"none is, after the event", "{event: PodFailed, action: AbortJob}, {exitCode: 3, action: RestartJob}",
 			[]string{""},
-			"--max-restarts 0", "",
+			ends, "",
 		},
 		{"a code ends the job", "{exitCode: 3, action: AbortJob}", []string{""}, "--fatal-exit-codes 3 " + anew, ""},
 		{"a loss ends the job", "{events: [PodEvicted], action: AbortJob}", []string{""}, "--restart-limit 0 " + anew, ""},
 		{"all of it", "{event: '*', action: AbortJob}", []string{""}, "--restart-limit 0 --max-restarts 0", ""},
-		{"the same in each task", "", slices.Repeat([]string{"{event: PodFailed, action: AbortJob}"}, 2), "--max-restarts 0", ""},
+		{"the same in each task", "", slices.Repeat([]string{"{event: PodFailed, action: AbortJob}"}, 2), ends, ""},
 		{"the master is done", "", []string{"{event: TaskCompleted, action: CompleteJob}", ""}, "--success-policy rank0 " + anew, ""},
 		{"all are done", "{event: TaskCompleted, action: CompleteJob}", []string{""}, anew, ""},
 		{
@@ -96,6 +102,65 @@ func TestVolcanoPolicies(t *testing.T) {
 				words = append(words, "--"+w.Flag+" "+w.Text)
 			}
 			if diff := cmp.Diff(c.words, strings.Join(words, " ")); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// What becomes of failed and of lost pods is told at the policies and at maxRetry, as the settings have it.
+func TestVolcanoPoliciesSaid(t *testing.T) {
+	t.Parallel()
+	const (
+		failed = "--max-restarts 0: a pod that fails ends the job"
+		anew   = "muster starts all workers anew together"
+		more   = anew + ", and goes on when a lost node is replaced"
+	)
+	for name, c := range map[string]struct {
+		spec string
+		want map[string]string // what is said, by the path below spec
+	}{
+		"a failure ends the job, a loss does not": {
+			"maxRetry: 5, policies: [{event: PodFailed, action: AbortJob}, {event: PodEvicted, action: RestartJob}]",
+			map[string]string{
+				"maxRetry":           "--restart-limit 5: how often a lost node is replaced; no pod that fails is started anew",
+				"policies[0].action": failed, "policies[1].action": more,
+			},
+		},
+		"the same by itself": {
+			"policies: [{event: PodFailed, action: AbortJob}]",
+			map[string]string{"policies[0].action": failed + "; --restart-limit 3: how often a lost node is replaced"},
+		},
+		"both end it": {
+			"maxRetry: 5, policies: [{events: [PodFailed, PodEvicted], action: AbortJob}]",
+			map[string]string{
+				"maxRetry":           "no effect: policies end the job when a pod fails or is lost",
+				"policies[0].action": failed + "; --restart-limit 0: a node that is lost ends it too",
+			},
+		},
+		"a loss ends the job, a failure does not": {
+			"maxRetry: 5, policies: [{event: PodFailed, action: RestartJob}, {event: PodEvicted, action: AbortJob}]",
+			map[string]string{
+				"maxRetry":           "--backoff-limit 5: restarts of all nodes together",
+				"policies[0].action": anew, "policies[1].action": "--restart-limit 0: a node that is lost ends the job",
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f, err := read("apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: j}\nspec: {"+c.spec+
+				", tasks: [{replicas: 2, template: {spec: {containers: [{name: c, command: [x]}]}}}]}", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			said := map[string]string{}
+			for _, l := range f.Lines {
+				path := strings.TrimPrefix(l.Path, "spec.")
+				if _, asked := c.want[path]; asked {
+					said[path] += l.As
+				}
+			}
+			if diff := cmp.Diff(c.want, said); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
