@@ -1,7 +1,6 @@
 package steer
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -10,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -28,7 +28,8 @@ import (
 )
 
 // stepping is a training that tells its steps, 50 ms each, and goes on where the one before it has saved one: each
-// fifth. Rank 0 fails after the steps that FAIL names, once each.
+// fifth. Rank 0 fails after the steps that FAIL names, once each. How many steps a rank has told since it began lies
+// beside that when it has done all; then it waits for the file that HOLD names.
 const stepping = `
 import os, sys, time
 import muster
@@ -46,6 +47,11 @@ for n in range(begin + 1, int(os.environ.get("STEPS", "100000")) + 1):
     if rank == 0 and str(n) in os.environ.get("FAIL", "").split() and not os.path.exists(mark):
         open(mark, "w")
         sys.exit(7)
+told = os.path.join(marks, "told %d %s" % (rank, os.environ["TORCHELASTIC_RESTART_COUNT"]))
+open(told + "~", "w").write(str(n - begin))
+os.rename(told + "~", told)
+while not os.path.exists(os.environ.get("HOLD", "/")):
+    time.sleep(0.1)
 `
 
 // untilSteps waits until all of n ranks have told of so many steps.
@@ -130,26 +136,31 @@ func TestSeeStepsOfOtherNodes(t *testing.T) {
 }
 
 // TestTimeAddsUp runs a training with three failures, whose time adds up to what passed here, with each cause as long
-// as the program says.
+// as the program says. Its metrics are asked for when all its steps are done, so that their number is known.
 func TestTimeAddsUp(t *testing.T) {
 	t.Parallel()
 	script := filepath.Join(t.TempDir(), "train.py")
 	if err := os.WriteFile(script, []byte(stepping), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(t.TempDir(), "status")
-	j := drive.Start(t, []string{"MARKS=" + t.TempDir(), "STEPS=200", "FAIL=38 84 139", "IMPORT=0.5", drive.EndAtOnce}, "run", "-n", "2",
-		"--ckpt", "on",
+	file, marks := filepath.Join(t.TempDir(), "status"), t.TempDir()
+	hold := filepath.Join(marks, "go on")
+	j := drive.Start(t, []string{"MARKS=" + marks, "STEPS=200", "FAIL=38 84 139", "IMPORT=0.5", "HOLD=" + hold, drive.EndAtOnce},
+		"run", "-n", "2", "--ckpt", "on",
 		"--max-restarts", "3", "--restart-delay", "0", "--status-file", file, "--summary", file+".end", "--", "python3", script)
-	var last []byte
-	testutil.Eventually(t, drive.JobLimit, "the third failure is behind it", func() bool {
-		got := drive.Beside(t, j.RuntimeDir, "metrics")
-		a, _ := drive.StatusOf(t, j.RuntimeDir)
-		if got.Status == 0 && a.RestartCount == 3 && len(a.Ranks) == 2 && a.Ranks[0].Progress != nil && a.Ranks[0].Progress.Step > 150 {
-			last = []byte(got.Stdout)
+	var told [2]uint64
+	testutil.Eventually(t, drive.JobLimit, "both ranks have done all their steps", func() bool {
+		for rank := range told {
+			text, _ := os.ReadFile(filepath.Join(marks, fmt.Sprintf("told %d 3", rank)))
+			told[rank], _ = strconv.ParseUint(string(text), 10, 64)
 		}
-		return last != nil
+		return told[0] > 0 && told[1] > 0
 	})
+	last := drive.Beside(t, j.RuntimeDir, "metrics")
+	last.Expect(t, 0)
+	if err := os.WriteFile(hold, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	got := j.End()
 	got.Expect(t, 0)
 	text, err := os.ReadFile(file)
@@ -195,9 +206,9 @@ func TestTimeAddsUp(t *testing.T) {
 	}
 
 	parser := expfmt.NewTextParser(model.LegacyValidation)
-	families, err := parser.TextToMetricFamilies(bytes.NewReader(last))
+	families, err := parser.TextToMetricFamilies(strings.NewReader(last.Stdout))
 	if err != nil {
-		t.Fatalf("%v\n%s", err, last)
+		t.Fatalf("%v\n%s", err, last.Stdout)
 	}
 	sum = 0
 	for _, m := range families["muster_time_seconds_total"].GetMetric() {
@@ -210,9 +221,15 @@ func TestTimeAddsUp(t *testing.T) {
 	if m := families["muster_restarts_total"].GetMetric(); len(m) != 1 || m[0].GetCounter().GetValue() != 3 {
 		t.Errorf("%v", m)
 	}
-	if m := families["muster_step_duration_seconds"].GetMetric(); len(m) != 2 || m[0].GetHistogram().GetSampleCount() == 0 ||
-		m[0].GetHistogram().GetSampleSum()/float64(m[0].GetHistogram().GetSampleCount()) < 0.05 {
-		t.Errorf("%v", m)
+	steps := families["muster_step_duration_seconds"].GetMetric()
+	if len(steps) != len(told) || told[0] != 200-135 {
+		t.Fatalf("rank 0 has told %d steps: %v", told[0], steps)
+	}
+	for rank, m := range steps { // the first step that a program tells has no beginning, and no duration
+		h := m.GetHistogram()
+		if h.GetSampleCount() != told[rank]-1 || h.GetSampleSum() < 0.05*float64(told[rank]-1) {
+			t.Errorf("rank %d has told %d steps: %v", rank, told[rank], m)
+		}
 	}
 	for _, name := range []string{
 		"muster_store_operations_total", "muster_log_bytes_total", "muster_rendezvous_duration_seconds",
