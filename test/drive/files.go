@@ -30,6 +30,15 @@ const (
 // Soak reports whether the tests run with their full counts.
 func Soak() bool { return os.Getenv("MUSTER_SOAK") == "1" }
 
+// Warm are the flags of a job whose start is not its subject: its workers share one import of the modules. With
+// MUSTER_SOAK=1 there are none, and the workers start cold.
+func Warm(modules string) []string {
+	if Soak() {
+		return nil
+	}
+	return []string{"--warm", modules}
+}
+
 // Script is the path of a file below test/testdata.
 func Script(t testing.TB, path ...string) string {
 	t.Helper()

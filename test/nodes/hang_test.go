@@ -24,7 +24,7 @@ func TestNodesHang(t *testing.T) {
 	j := newNodes(t, 2, drive.Script(t, "hang.py"))
 	ready, logs := filepath.Join(j.dir, "ready"), filepath.Join(j.dir, "logs")
 	j.worker = append(j.worker, "sleep", ready)
-	j.own = []string{"--hang-timeout=20s", "--on-hang=dump,restart", "--grace=1s", "--warm=torch"}
+	j.own = append([]string{"--hang-timeout=20s", "--on-hang=dump,restart", "--grace=1s"}, drive.Warm("torch")...)
 	j.flags = []string{
 		"--nnodes=2", "--nproc-per-node=1", "--max-restarts=1", "--rdzv-backend=c10d", "--rdzv-endpoint=node1:29400", "--rdzv-id=hang",
 		"--log-dir=" + logs, "--redirects=3",
