@@ -146,10 +146,12 @@ func (c *converter) words() {
 	done := map[string]bool{}
 	var fatal []string
 	for _, w := range append(slices.Clone(c.file.Words), c.file.Apart...) {
-		if own[w.Flag] && !w.Own && w.Flag != "backoff-limit" || done[w.Flag+w.Text] {
+		pods := !w.Own && (w.Flag == "backoff-limit" || w.Flag == "clean-policy") // of pods, whatever muster's own flag says
+		id := fmt.Sprint(pods, w.Flag, w.Text)
+		if own[w.Flag] && !w.Own && !pods || done[id] {
 			continue
 		}
-		done[w.Flag+w.Text] = true
+		done[id] = true
 		at := jobfile.Line{Source: w.Source.Name, Path: "--" + w.Flag}
 		n, _ := strconv.Atoi(w.Text)
 		duration, err := time.ParseDuration(w.Text)
@@ -181,8 +183,10 @@ func (c *converter) words() {
 				c.from["deadline"] = at
 			}
 		case "clean-policy":
-			s.CleanPods = map[string]string{"all": "All", "unfinished": "Running"}[w.Text]
-			if usual[w.Flag] != w.Text && (w.Own || !c.file.Native) {
+			if !w.Own { // muster's own is of processes, and the operator's of pods
+				s.CleanPods = map[string]string{"all": "All", "unfinished": "Running"}[w.Text]
+			}
+			if w.Own || usual[w.Flag] != w.Text && !c.file.Native {
 				s.Flags = append(s.Flags, "--"+w.Flag+"="+w.Text)
 			}
 		case "ckpt-dir":

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -27,14 +28,18 @@ func TestConvertToItself(t *testing.T) {
 			"--topology", "1", "--max-restarts", "5", "--backoff-limit", "2", "--grace", "45s", "--flag=--join-timeout=20m",
 			"--accelerators", "4", "--accelerator", "amd.com/gpu", "--", "sh", "-c", "echo $RANK", "x", "",
 		}
-		file := written(t, args)
-		want, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := muster(t, nil, "convert", file, "--to", kind)
-		if diff := cmp.Diff(string(want), got.Stdout); got.Status != 0 || diff != "" || got.Stderr != "" {
-			t.Errorf("%s: status %d %s(-want +got):\n%s", kind, got.Status, got.Stderr, diff)
+		// What muster does with processes that still run is no policy of an operator for pods.
+		for _, flag := range []string{"--flag=--join-timeout=20m", "--flag=--clean-policy=unfinished", "--flag=--clean-policy=all"} {
+			args[slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, "--flag=") })] = flag
+			file := written(t, args)
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := muster(t, nil, "convert", file, "--to", kind)
+			if diff := cmp.Diff(string(want), got.Stdout); got.Status != 0 || diff != "" || got.Stderr != "" {
+				t.Errorf("%s with %s: status %d %s(-want +got):\n%s", kind, flag, got.Status, got.Stderr, diff)
+			}
 		}
 	}
 }
