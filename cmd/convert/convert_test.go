@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"muster/cmd/dialect"
 	"muster/cmd/manifest"
 	"muster/internal/errhint"
@@ -239,6 +241,45 @@ spec: {minMember: 2, scheduleTimeoutSeconds: 90}
 			if err := Verify(&s, nil); err != nil {
 				t.Errorf("%s: %v", kind, err)
 			}
+		}
+	}
+}
+
+// TestExported: the variables that mpirun gives its workers by -x are those of the workers in the file that is written;
+// those of which the job file has no value are told.
+func TestExported(t *testing.T) {
+	t.Parallel()
+	withEnv := strings.Replace(mpiJob, "{name: l,", `{name: l, env: [{name: A, value: old}, {name: B, value: b},
+        {name: T, valueFrom: {secretKeyRef: {name: s, key: k}}}],`, 1) +
+		"---\nkind: Secret\nmetadata: {name: s}\nstringData: {k: swordfish}\n"
+	const command = `[mpirun, -np, "2", -x, FOO=bar, -x, HOME, -x, A=new, -x, B, -x, RANK=1, -x, T, -x, "U=$(T)", ./pi]`
+	const at = "spec.mpiReplicaSpecs.Launcher.template.spec.containers[0].command -x "
+	for _, kind := range []string{"pytorchjob", "mpijob", "slurm"} {
+		req := read(t, withEnv, command)
+		what, err := Launched(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, left := manifest.Convert(req.File, kind, what)
+		if got := strings.Join(s.Env, " "); got != "B=b FOO=bar A=new" {
+			t.Errorf("%s: the workers have %q", kind, got)
+		}
+		var told []string
+		for _, l := range left {
+			if name, found := strings.CutPrefix(l.Path, at); found {
+				told = append(told, name+": "+l.Why)
+			}
+		}
+		want := "HOME: the file has no value of it: give --env HOME=…\nRANK: muster tells its workers RANK\n" +
+			"U: its value names others: give it by --env"
+		if diff := cmp.Diff(want, strings.Join(told, "\n")); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", kind, diff)
+		}
+		if err := Verify(&s, nil); err != nil {
+			t.Fatal(err)
+		}
+		if written := string(manifest.Write(s)); strings.Contains(written, "swordfish") || !strings.Contains(written, "FOO") {
+			t.Errorf("%s:\n%s", kind, written)
 		}
 	}
 }

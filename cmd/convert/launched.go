@@ -116,7 +116,7 @@ func launched(req dialect.Request) (manifest.Launched, error) {
 	case slices.Contains(torchrunNames, program):
 		return torchrunOf(program, argv[1:], first, refuse)
 	case file.Launcher != nil && (program == "mpirun" || program == "mpiexec"):
-		return mpirunOf(argv[1:], file, refuse)
+		return mpirunOf(argv[1:], first.Pod.Argv[max(0, len(first.Pod.Argv)-len(argv))+1:], file, refuse)
 	case dialect.Named(program) || program == "muster":
 		return refuse("muster convert does not take the command line of "+program+" apart",
 			"give muster run as the command by --set: '...command=[muster, run, -n, \"8\", --, python, train.py]'")
@@ -159,23 +159,28 @@ func torchrunOf(
 	return what, nil
 }
 
-// mpirunOf reads a short command line of mpirun: how many processes, and variables.
-func mpirunOf(args []string, file *jobfile.File, refuse func(what, hint string) (manifest.Launched, error)) (manifest.Launched, error) {
+// mpirunOf reads a short command line of mpirun: how many processes, and variables. raw are the words as they stand in
+// the file.
+func mpirunOf(
+	args, raw []string, file *jobfile.File, refuse func(what, hint string) (manifest.Launched, error),
+) (manifest.Launched, error) {
 	n := len(file.Pods)
+	what := manifest.Launched{MPI: true}
 	for len(args) > 1 && strings.HasPrefix(args[0], "-") {
 		switch strings.TrimPrefix(args[0], "-") {
 		case "-allow-run-as-root", "allow-run-as-root":
-			args = args[1:]
+			args, raw = args[1:], raw[1:]
 			continue
 		case "np", "n", "-np", "-n":
 			if count, err := strconv.Atoi(args[1]); err == nil {
 				n = count
 			}
 		case "x":
+			what.Variables = append(what.Variables, raw[1]) // and not with a Secret's text in it
 		default:
 			return refuse("muster convert knows -np and -x of mpirun, and not "+args[0], "leave it out by --set")
 		}
-		args = args[2:]
+		args, raw = args[2:], raw[2:]
 	}
 	if len(args) == 0 {
 		return refuse("its mpirun starts nothing", "")
@@ -184,5 +189,6 @@ func mpirunOf(args []string, file *jobfile.File, refuse func(what, hint string) 
 		return refuse(fmt.Sprintf("%d processes on %d nodes: muster run has the same number on each", n, len(file.Pods)),
 			"change it by --set")
 	}
-	return manifest.Launched{Procs: strconv.Itoa(n / len(file.Pods)), Command: args, MPI: true}, nil
+	what.Procs, what.Command = strconv.Itoa(n/len(file.Pods)), args
+	return what, nil
 }

@@ -26,6 +26,8 @@ type Launched struct {
 	MaxRestarts int
 	// MPI reports whether mpirun started them.
 	MPI bool
+	// Variables are what mpirun gives them beside by -x: NAME=VALUE, or the NAME of one of its own.
+	Variables []string
 	// Told are the variables of the operator that the command names.
 	Told []string
 }
@@ -68,6 +70,7 @@ func Convert(f *jobfile.File, kind string, what Launched) (Spec, []Left) {
 		Accelerator: "nvidia.com/gpu", SharedMemory: "16Gi", Notice: 30 * time.Second, Grace: 30 * time.Second, BackoffLimit: 1,
 	}}
 	c.pods()
+	c.exported(what)
 	for _, l := range f.Lines {
 		c.line(l)
 	}
@@ -114,18 +117,51 @@ func (c *converter) pods() {
 	}
 	nodes := c.file.Nodes()
 	for _, v := range nodes[0].Plain() {
-		at := jobfile.Line{Source: v.Source.Name, Path: "env " + v.Name}
+		c.variable(jobfile.Line{Source: v.Source.Name, Path: "env " + v.Name}, v.Name, v.Value)
+	}
+}
+
+// variable takes a variable of the workers. The last one of a name counts.
+func (c *converter) variable(at jobfile.Line, name, value string) {
+	s := &c.spec
+	s.Env = slices.DeleteFunc(s.Env, func(e string) bool { return strings.HasPrefix(e, name+"=") })
+	switch {
+	case job.TellsWorkers(name):
+		c.leave(at, "muster tells its workers "+name)
+	case !variableText().MatchString(name) || strings.Contains(value, "$("):
+		c.leave(at, "its value names others: give it by --env")
+	case strings.HasPrefix(name, "MUSTER_"):
+		s.Flags = append(s.Flags, "--"+strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, "MUSTER_")), "_", "-")+"="+value)
+	default:
+		s.Env = append(s.Env, name+"="+value)
+	}
+}
+
+// exported takes the variables that mpirun gives workers by -x.
+func (c *converter) exported(what Launched) {
+	own := c.file.Nodes()[0].Names()
+	for _, word := range what.Variables {
+		name, value, given := strings.Cut(word, "=")
+		at := c.command()
+		at.Path += " -x " + name
 		switch {
-		case job.TellsWorkers(v.Name):
-			c.leave(at, "muster tells its workers "+v.Name)
-		case !variableText().MatchString(v.Name) || strings.Contains(v.Value, "$("):
-			c.leave(at, "its value names others: give it by --env")
-		case strings.HasPrefix(v.Name, "MUSTER_"):
-			s.Flags = append(s.Flags, "--"+strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(v.Name, "MUSTER_")), "_", "-")+"="+v.Value)
-		default:
-			s.Env = append(s.Env, v.Name+"="+v.Value)
+		case given:
+			c.variable(at, name, value)
+		case !slices.Contains(own, name): // else it is carried over, or told, where it is set
+			c.leave(at, "the file has no value of it: give --env "+name+"=…")
 		}
 	}
+}
+
+// command is the line in which the command stands of which Launched is made.
+func (c *converter) command() jobfile.Line {
+	var found jobfile.Line
+	for _, l := range c.file.Lines {
+		if strings.HasSuffix(l.Path, ".command") && (found.Path == "" || strings.Contains(strings.ToLower(l.Path), ".launcher.")) {
+			found = l
+		}
+	}
+	return found
 }
 
 // usual are settings that muster run has anyhow.

@@ -68,3 +68,12 @@ func (p *Pod) Plain() []job.Var {
 	}
 	return list
 }
+
+// Names are those of all variables of the pod's container, also of those whose values come from elsewhere.
+func (p *Pod) Names() []string {
+	var list []string
+	for _, x := range p.env {
+		list = append(list, x.Name)
+	}
+	return list
+}
