@@ -286,7 +286,10 @@ func TestStopListsWhatCannotBeKilled(t *testing.T) {
 	})
 	write("cgroup.procs", strconv.Itoa(p.PID()))
 	write("freezer.state", "FROZEN")
-	defer write("freezer.state", "THAWED")
+	defer func() {
+		write("freezer.state", "THAWED")
+		<-p.Done() // it was killed, and dies as soon as it gets a processor
+	}()
 	testutil.Eventually(t, 20*time.Second, "frozen", func() bool {
 		b, err := os.ReadFile(filepath.Join(freezer, "freezer.state"))
 		return err == nil && strings.TrimSpace(string(b)) == "FROZEN"
