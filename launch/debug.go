@@ -89,9 +89,9 @@ func debugName(rank int) string { return "rank" + strconv.Itoa(rank) }
 // enter returns two commands that run argv, the own command of a worker, in its place, as they may be shown.
 func enter(runDir, env string, w plan.Worker, argv []string) []string {
 	script := shellescape.Quote(filepath.Join(env, debugName(w.Rank)))
-	command := shellescape.QuoteCommand(job.ShownArgsBut(argv, w.Env))
+	command := shellescape.QuoteCommand(argv)
 	inExec := command
-	if !pasted(command) {
+	if !pasted(argv, w.Env) {
 		command = `"$@"`
 		inExec = "sh -c " + shellescape.Quote(". "+script+" && "+command)
 	}
@@ -101,15 +101,21 @@ func enter(runDir, env string, w plan.Worker, argv []string) []string {
 	}
 }
 
+// maxPasted is the length in bytes up to which a command is shown in a log, which cuts what is too long.
+const maxPasted = 2000
+
 // pasted reports whether a command that a log shows is what was meant when it is pasted into a shell: a log shows line
-// breaks and other control characters as something else.
-func pasted(command string) bool {
-	return utf8.ValidString(command) && !strings.ContainsFunc(command, func(r rune) bool { return !unicode.IsPrint(r) })
+// breaks and other control characters as something else, leaves out what may be secret, and cuts what is too long.
+func pasted(argv []string, env plan.Env) bool {
+	command := shellescape.QuoteCommand(argv)
+	odd := func(r rune) bool { return !unicode.IsPrint(r) }
+	return len(command) <= maxPasted && utf8.ValidString(command) && !strings.ContainsFunc(command, odd) &&
+		slices.Equal(job.ShownArgsBut(argv, env), argv)
 }
 
 // commandScript makes the worker's own command the arguments of a shell that reads it, where the command cannot be pasted.
 func commandScript(argv []string, env plan.Env) []byte {
-	if pasted(shellescape.QuoteCommand(job.ShownArgsBut(argv, env))) {
+	if pasted(argv, env) {
 		return nil
 	}
 	return []byte("set -- " + shellescape.QuoteCommand(argv) + "\n")

@@ -180,11 +180,11 @@ func (e *entry) text(color bool) string {
 	default:
 		b.WriteString(": " + said)
 	}
-	if hint != "" {
-		b.WriteString("; hint: " + hint)
-	}
 	if len(e.nodes) > 0 {
 		b.WriteString(" [" + nodeList(e.nodes) + "]")
+	}
+	if hint != "" { // the last on the line: it may be a command, which is copied up to there
+		b.WriteString("; hint: " + hint)
 	}
 	return b.String()
 }

@@ -37,6 +37,10 @@ func TestText(t *testing.T) {
 		{`{"level":"debug","error":"e","message":"cannot write: why"}`, "debug cannot write: why (e)\n"},
 		{`{"level":"warn","given_up":false,"last":true,"stream":"stdout","message":"m"}`, "warn  m: last, stream stdout\n"},
 		{`{"level":"warn","reason":"r","hint":"do it","message":"m"}`, "warn  m: r; hint: do it\n"},
+		{ // what is to be pasted ends the line
+			`{"level":"warn","agent":"node1","or":"b","try":"(a)","message":"debug mode: m"}`,
+			"warn  debug mode: m (or b) [node1]; hint: (a)\n",
+		},
 		{`{"level":"warn","nodes":["a","b"],"message":"m"}`, "warn  m: a, b\n"},
 		{`{"level":"warn","xs":[1,2,3,4,5,6,7,8,9,10],"message":"m"}`, "warn  m: xs 1, 2, 3, 4, 5, 6, 7, 8 and 2 more\n"},
 		{`{"level":"warn","path":"/spec.yaml","message":"fake (/spec.yaml)"}`, "warn  fake (/spec.yaml)\n"},
