@@ -88,3 +88,53 @@ func TestJobNameFlag(t *testing.T) {
 		}
 	}
 }
+
+// TestMPIPolicy: an MPIJob that is written counts new starts of its launcher alone, as one that is read does, and has the
+// file's policy of pods. A flag that its mpirun lacks is told where it stands.
+func TestMPIPolicy(t *testing.T) {
+	t.Parallel()
+	const policy, mpi = "spec:\n  runPolicy: {backoffLimit: 1, cleanPodPolicy: Running}\n", `[mpirun, -np, "2", ./pi]`
+	for name, c := range map[string]struct{ file, command, told string }{
+		"of an MPIJob":   {strings.Replace(mpiJob, "spec:\n", policy, 1), mpi, ""},
+		"of a batch Job": {indexed, "[x]", ""},
+		"of a PyTorchJob": {
+			strings.Replace(strings.Replace(torchJob, "spec:\n", policy, 1), "      replicas: 1\n",
+				"      replicas: 1\n      restartPolicy: Never\n", 1),
+			"[x]", "job.yaml:5 --success-policy=rank0\njob.yaml:9 --restart-policy=never",
+		},
+	} {
+		req := read(t, c.file, c.command)
+		what, err := Launched(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, left := manifest.Convert(req.File, "mpijob", what)
+		var told []string
+		for _, l := range left {
+			if strings.HasPrefix(l.Path, "--") {
+				told = append(told, l.Source+" "+l.Path)
+			}
+		}
+		if got := strings.Join(told, "\n"); got != c.told {
+			t.Errorf("%s: %q is told, want %q", name, got, c.told)
+		}
+		if err := Verify(&s, nil); err != nil {
+			t.Fatal(err)
+		}
+		written := string(manifest.Write(s))
+		if !strings.Contains(written, "backoffLimit: 1\n") || strings.Contains(written, "Policy: Running\n") != (name != "of a batch Job") {
+			t.Errorf("%s:\n%s", name, written)
+		}
+	}
+}
+
+// indexed is a Job of two pods.
+const indexed = `kind: Job
+apiVersion: batch/v1
+metadata: {name: bert}
+spec:
+  parallelism: 2
+  completionMode: Indexed
+  backoffLimit: 2
+  template: {spec: {containers: [{name: c, image: a, command: COMMAND}]}}
+`

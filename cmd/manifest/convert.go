@@ -38,7 +38,9 @@ type converter struct {
 	spec Spec
 	left []Left
 	// from is where a value of the Spec stands in the file, by its flag.
-	from    map[string]jobfile.Line
+	from map[string]jobfile.Line
+	// flagged is where what leads to one of the Spec's Flags stands.
+	flagged map[string]string
 	volumes []volume
 	mounts  []mount
 }
@@ -65,7 +67,7 @@ type mount struct {
 
 // Convert makes a Spec for a kind of what a job file says, and tells what the file of that kind will not have.
 func Convert(f *jobfile.File, kind string, what Launched) (Spec, []Left) {
-	c := converter{file: f, from: map[string]jobfile.Line{}, spec: Spec{
+	c := converter{file: f, from: map[string]jobfile.Line{}, flagged: map[string]string{}, spec: Spec{
 		Kind: kind, Name: nameOf(f.Name), Nodes: len(f.Pods), Procs: what.Procs, Command: what.Command, MaxRestarts: what.MaxRestarts,
 		Accelerator: "nvidia.com/gpu", SharedMemory: "16Gi", Notice: 30 * time.Second, Grace: 30 * time.Second, BackoffLimit: 1,
 	}}
@@ -131,7 +133,7 @@ func (c *converter) variable(at jobfile.Line, name, value string) {
 	case !variableText().MatchString(name) || strings.Contains(value, "$("):
 		c.leave(at, "its value names others: give it by --env")
 	case strings.HasPrefix(name, "MUSTER_"):
-		s.Flags = append(s.Flags, "--"+strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, "MUSTER_")), "_", "-")+"="+value)
+		c.flag(at.Source, strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, "MUSTER_")), "_", "-"), value)
 	default:
 		s.Env = append(s.Env, name+"="+value)
 	}
@@ -181,6 +183,7 @@ func (c *converter) words() {
 	}
 	done := map[string]bool{}
 	var fatal []string
+	fatalAt := ""
 	for _, w := range append(slices.Clone(c.file.Words), c.file.Apart...) {
 		pods := !w.Own && (w.Flag == "backoff-limit" || w.Flag == "clean-policy") // of pods, whatever muster's own flag says
 		id := fmt.Sprint(pods, w.Flag, w.Text)
@@ -196,17 +199,17 @@ func (c *converter) words() {
 			"start-timeout": // of hosts, where pods come by themselves
 		case "restart-scope":
 			if w.Own || c.file.Least() == s.Nodes { // else it is what lets single nodes of an elastic job start anew
-				s.Flags = append(s.Flags, "--"+w.Flag+"="+w.Text)
+				c.flag(at.Source, w.Flag, w.Text)
 			}
 		case "fatal-exit-codes":
-			fatal = append(fatal, w.Text)
+			fatal, fatalAt = append(fatal, w.Text), cmp.Or(fatalAt, at.Source)
 		case "max-restarts":
 			if w.Own || s.MaxRestarts == 0 {
 				s.MaxRestarts = min(n, maxRestarts)
 			}
 		case "backoff-limit":
 			switch s.BackoffLimit = n; c.file.Kind {
-			case "Job", "PyTorchJob", "MPIJob", "PyTorchTrainingJob": // they count pods
+			case "Job", "PyTorchJob", "PyTorchTrainingJob": // they count pods; an MPIJob those of its launcher
 				s.BackoffLimit = (n + s.Nodes - 1) / s.Nodes
 			}
 		case "grace":
@@ -221,9 +224,12 @@ func (c *converter) words() {
 		case "clean-policy":
 			if !w.Own { // muster's own is of processes, and the operator's of pods
 				s.CleanPods = map[string]string{"all": "All", "unfinished": "Running"}[w.Text]
+				if s.Kind == "mpijob" {
+					continue // mpirun has no workers that go on when others have ended
+				}
 			}
 			if w.Own || usual[w.Flag] != w.Text && !c.file.Native {
-				s.Flags = append(s.Flags, "--"+w.Flag+"="+w.Text)
+				c.flag(at.Source, w.Flag, w.Text)
 			}
 		case "ckpt-dir":
 			s.CkptDir = w.Text
@@ -239,13 +245,19 @@ func (c *converter) words() {
 			}
 		default:
 			if usual[w.Flag] != w.Text && (w.Own || !c.file.Native) { // what an operator does, muster run's own flags say
-				s.Flags = append(s.Flags, "--"+w.Flag+"="+w.Text)
+				c.flag(at.Source, w.Flag, w.Text)
 			}
 		}
 	}
 	if codes := strings.Join(fatal, ","); codes != "" && !slices.Contains(fatalCodes, codes) {
-		s.Flags = append(s.Flags, "--fatal-exit-codes="+codes)
+		c.flag(fatalAt, "fatal-exit-codes", codes)
 	}
+}
+
+// flag gives muster run a flag, which follows from what stands at a place.
+func (c *converter) flag(source, name, text string) {
+	f := "--" + name + "=" + text
+	c.spec.Flags, c.flagged[f] = append(c.spec.Flags, f), source
 }
 
 // elasticPath are the fields that say from how many nodes on a job trains.
@@ -345,7 +357,7 @@ func (c *converter) unused() {
 	}
 	if why := Refused(s.Kind, "flag"); why != "" {
 		for _, f := range s.Flags {
-			c.left = append(c.left, Left{c.file.Pods[0].Source.Name, f, why})
+			c.left = append(c.left, Left{c.flagged[f], f, why})
 		}
 		s.Flags = nil
 	}

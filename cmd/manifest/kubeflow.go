@@ -10,9 +10,13 @@ import (
 // runPolicy are the rules of a run that kinds of training operators share.
 func (s *Spec) runPolicy() object {
 	clean := cmp.Or(s.CleanPods, "None")
+	limit, counts := s.BackoffLimit*s.Nodes, fmt.Sprintf("Failed pods that are made anew: %s of the whole.",
+		plural(s.BackoffLimit, "new start"))
+	if s.Kind == "mpijob" {
+		limit, counts = s.BackoffLimit, "New starts of the launcher: pods of workers do not count."
+	}
 	policy := object{
-		{"backoffLimit", s.BackoffLimit * s.Nodes, fmt.Sprintf("Failed pods that are made anew: %s of the whole.",
-			plural(s.BackoffLimit, "new start"))},
+		{"backoffLimit", limit, counts},
 		{"cleanPodPolicy", clean, map[string]string{
 			"None": "Pods stay for their logs and termination messages.", "Running": "Pods that still run when the job ends are removed.",
 			"All": "All pods are removed when the job ends, and their logs with them.",
