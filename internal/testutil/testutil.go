@@ -68,7 +68,7 @@ func Long(t testing.TB) {
 }
 
 // Soak says whether everything is to run that takes more time than make test has.
-func Soak() bool { return os.Getenv("MUSTER_SOAK") != "" }
+func Soak() bool { return os.Getenv("MUSTER_SOAK") == "1" }
 
 // Torch returns a Python interpreter that imports torch TorchVersion from PyPI.
 func Torch(t testing.TB) string {

@@ -25,7 +25,7 @@ func colossalRun(t *testing.T) []string {
 
 // TestScenarioColossalAI trains, with PyTorch itself, on two hosts that the launcher reaches by ssh.
 func TestScenarioColossalAI(t *testing.T) {
-	python := testutil.DebianTorch(t)
+	python := drive.SomeTorch(t)
 	t.Parallel()
 	j := drive.NewHostsJob(t, 2)
 	j.Env = []string{"PYTHON_EXEC=" + python}

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"muster/cmd/console"
+	"muster/internal/testutil"
 	"muster/launch/control"
 )
 
@@ -28,7 +29,17 @@ const (
 )
 
 // Soak reports whether the tests run with their full counts.
-func Soak() bool { return os.Getenv("MUSTER_SOAK") == "1" }
+func Soak() bool { return testutil.Soak() }
+
+// SomeTorch returns a Python interpreter for what needs PyTorch, and not the newest: Debian's, which is imported faster;
+// under make soak the newest one, as users have it.
+func SomeTorch(t testing.TB) string {
+	t.Helper()
+	if Soak() {
+		return testutil.Torch(t)
+	}
+	return testutil.DebianTorch(t)
+}
 
 // Warm are the flags of a job whose start is not its subject: its workers share one import of the modules. With
 // MUSTER_SOAK=1 there are none, and the workers start cold.

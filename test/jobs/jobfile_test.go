@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"muster/internal/testutil"
 	"muster/test/drive"
 )
 
@@ -243,7 +242,7 @@ func TestManifestRuns(t *testing.T) {
 
 // TestJobFileTorch trains with PyTorch in a PyTorchJob whose command is Python, as pods of an operator do.
 func TestJobFileTorch(t *testing.T) {
-	python := testutil.DebianTorch(t)
+	python := drive.SomeTorch(t)
 	t.Parallel()
 	file := writeJob(t, fmt.Sprintf(`apiVersion: kubeflow.org/v1
 kind: PyTorchJob

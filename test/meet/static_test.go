@@ -61,7 +61,7 @@ func TestMeetStaticRestart(t *testing.T) {
 // TestMeetStaticGloo has workers that name the job's own address and port as their store, and meet there again after
 // one of them has failed.
 func TestMeetStaticGloo(t *testing.T) {
-	python := testutil.DebianTorch(t) // TestScenarioPyTorchJob has the newest
+	python := drive.SomeTorch(t) // TestScenarioPyTorchJob has the newest
 	t.Parallel()
 	flags, _ := drive.StaticFlags(t, 2)
 	m := drive.NewMeet(t, `exec "$PYTHON" "$SCRIPT"`, append(flags, "--max-restarts=1")...)

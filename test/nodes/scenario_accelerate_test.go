@@ -15,7 +15,7 @@ const operatorLine = `exec muster accelerate launch --num_processes $NUM_PROCESS
 
 // TestScenarioAccelerate trains, with PyTorch itself, on four hosts with two workers each.
 func TestScenarioAccelerate(t *testing.T) {
-	python := testutil.DebianTorch(t) // which is imported faster
+	python := drive.SomeTorch(t)
 	t.Parallel()
 	j := newNodes(t, 4)
 	j.env = []string{"PYTHON_EXEC=" + python, "MUSTER_WARM=auto", "NUM_PROCESSES=8", "HF_HOME=" + t.TempDir()}

@@ -22,7 +22,7 @@ func TestScenarioDLRover(t *testing.T) {
 		python          string
 		more            []string
 	}{
-		{"fixed", "$NODE_NUM", 2, 1, testutil.DebianTorch(t), nil}, // imported twice on each node
+		{"fixed", "$NODE_NUM", 2, 1, drive.SomeTorch(t), nil}, // imported twice on each node
 		{"elastic", "2:3", 3, 0, testutil.Torch(t), []string{"MUSTER_LAST_CALL=20s"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
