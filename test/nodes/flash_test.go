@@ -166,13 +166,17 @@ func TestNodesFlashKilled(t *testing.T) {
 	testutil.Torch(t)
 	t.Parallel()
 	const steps = 30
-	j := newFlashNodes(t, 2, steps)
+	count := 2
+	if drive.Soak() {
+		count = 3
+	}
+	j := newFlashNodes(t, count, steps)
 	inMemory := func(step int64) {
 		t.Helper()
 		testutil.Eventually(t, 20*time.Second, fmt.Sprintf("step %d in memory", step), func() bool {
 			for host := range j.hosts {
-				if _, listed := j.ckpt(host,
-					"ls"); !regexp.MustCompile(fmt.Sprintf(`(?m)^flash +%d +2 .* its job runs; 1 of 2 shards`, step)).MatchString(listed) {
+				if _, listed := j.ckpt(host, "ls"); !regexp.MustCompile(fmt.Sprintf(
+					`(?m)^flash +%d +%d .* its job runs; 1 of %d shards`, step, count, count)).MatchString(listed) {
 					return false
 				}
 			}
@@ -195,18 +199,18 @@ func TestNodesFlashKilled(t *testing.T) {
 			}
 		}
 	}
-	all := []int{0, 1}
+	all := []int{0, 1, 2}[:count]
 	j.hold(10)
 	for _, host := range all {
 		j.start(host, "muster")
 	}
-	j.begins("the job starts", 0, 2)
+	j.begins("the job starts", 0, count)
 	inMemory(10)
 	kill(all...)
 	if found, err := checkpointd.List(filepath.Join(j.dir, "ckpt")); err != nil || len(found) > 0 {
 		t.Errorf("on disk already: %+v: %v", found, err)
 	}
-	if _, listed := j.ckpt(1, "ls"); !strings.Contains(listed, "its job has ended; 1 of 2 shards, the others are on other nodes") {
+	if _, listed := j.ckpt(1, "ls"); !strings.Contains(listed, fmt.Sprintf("its job has ended; 1 of %d shards, the others are on other nodes", count)) {
 		t.Error(listed)
 	}
 	if status, said := j.ckpt(1, "save"); status != 1 || !strings.Contains(said, "--rdzv-id") {
@@ -215,17 +219,17 @@ func TestNodesFlashKilled(t *testing.T) {
 	for _, host := range all {
 		j.start(host, "muster")
 	}
-	j.begins("all were killed", 10, 4)
+	j.begins("all were killed", 10, 2*count)
 	inMemory(20)
 	kill(0)
 	j.start(0, "muster")
-	j.begins("one was killed", 20, 6)
+	j.begins("one was killed", 20, 3*count)
 	j.complete(steps)
 	counts := map[string]int{}
 	for _, line := range j.restored() {
 		counts[strings.Split(line, " rank ")[0]]++
 	}
-	if want := map[string]int{"restored -1 none": 2, "restored 10 memory": 2, "restored 20 memory": 2}; !maps.Equal(counts, want) {
+	if want := map[string]int{"restored -1 none": count, "restored 10 memory": count, "restored 20 memory": count}; !maps.Equal(counts, want) {
 		t.Errorf("%v, want %v", counts, want)
 	}
 }
