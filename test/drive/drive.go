@@ -5,6 +5,7 @@ package drive
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -38,15 +39,27 @@ func Main(m *testing.M) {
 	if err := os.Setenv("PATH", dir+":"+os.Getenv("PATH")); err != nil {
 		panic(err)
 	}
-	status := m.Run()
-	for _, dir := range madeDirs {
-		_ = os.RemoveAll(dir)
-	}
-	os.Exit(status)
+	os.Exit(m.Run())
 }
 
-// madeDirs are directories for all tests of this process, which end with it.
-var madeDirs []string
+// makeDir makes a directory for all tests of this process. It is removed when this process has ended, however it has.
+func makeDir(pattern string) (string, error) {
+	dir, err := os.MkdirTemp("", pattern)
+	if err != nil {
+		return "", err
+	}
+	remover := exec.Command("sh", "-c", `trap "" HUP INT TERM; read -r _; rm -rf "$1"`, "sh", dir)
+	remover.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	stdin, err := remover.StdinPipe()
+	if err == nil {
+		madeDirs = append(madeDirs, stdin)
+		err = remover.Start()
+	}
+	return dir, err
+}
+
+// madeDirs are pipes, one for each directory, which the end of this process closes.
+var madeDirs []io.Closer
 
 // Prepare makes of the surroundings of go test those that people have.
 func Prepare() {

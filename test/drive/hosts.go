@@ -37,9 +37,7 @@ type HostsRun struct {
 // hostsCache is where hosts keep our binary. All tests of a process have the same one: to pack it, bring it, unpack it and
 // add it up takes a second and more of processor time. A test of how it comes has a place of its own.
 var hostsCache = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "muster-hosts-")
-	madeDirs = append(madeDirs, dir)
-	return dir, err
+	return makeDir("muster-hosts-")
 })
 
 // NewHostsJob makes a launcher's host and n others, whose servers may be changed.
