@@ -210,7 +210,8 @@ func TestNodesFlashKilled(t *testing.T) {
 	if found, err := checkpointd.List(filepath.Join(j.dir, "ckpt")); err != nil || len(found) > 0 {
 		t.Errorf("on disk already: %+v: %v", found, err)
 	}
-	if _, listed := j.ckpt(1, "ls"); !strings.Contains(listed, fmt.Sprintf("its job has ended; 1 of %d shards, the others are on other nodes", count)) {
+	if _, listed := j.ckpt(1, "ls"); !strings.Contains(listed,
+		fmt.Sprintf("its job has ended; 1 of %d shards, the others are on other nodes", count)) {
 		t.Error(listed)
 	}
 	if status, said := j.ckpt(1, "save"); status != 1 || !strings.Contains(said, "--rdzv-id") {
@@ -229,7 +230,8 @@ func TestNodesFlashKilled(t *testing.T) {
 	for _, line := range j.restored() {
 		counts[strings.Split(line, " rank ")[0]]++
 	}
-	if want := map[string]int{"restored -1 none": count, "restored 10 memory": count, "restored 20 memory": count}; !maps.Equal(counts, want) {
+	want := map[string]int{"restored -1 none": count, "restored 10 memory": count, "restored 20 memory": count}
+	if !maps.Equal(counts, want) {
 		t.Errorf("%v, want %v", counts, want)
 	}
 }
