@@ -144,12 +144,7 @@ func (v value) podFailurePolicy() {
 
 // batchRules makes settings of what a Job says of failures: its pods are made anew whatever their own policy is.
 func (b *batch) batchRules() {
-	p := b.template.restartPolicy
-	if p.node != nil {
-		if _, ok := p.choice("Never", "OnFailure"); ok {
-			p.note(Mapped, "a failed pod is made anew under both, up to backoffLimit")
-		}
-	}
+	b.podPolicy("a failed pod is made anew under both, up to backoffLimit")
 	from := b.rules.backoff
 	if from.node == nil {
 		from = b.at
@@ -159,6 +154,15 @@ func (b *batch) batchRules() {
 	from.setting("max-restarts", strconv.Itoa(b.rules.limit))
 	if b.rules.limit > 0 {
 		from.setting("backoff-limit", strconv.Itoa(b.rules.limit))
+	}
+}
+
+// podPolicy reads when containers of the pods are restarted, of which a Job takes two. as is what follows from both.
+func (b *batch) podPolicy(as string) {
+	if p := b.template.restartPolicy; p.node != nil {
+		if _, ok := p.choice("Never", "OnFailure"); ok {
+			p.note(Mapped, as)
+		}
 	}
 }
 
@@ -258,6 +262,7 @@ func jobSet(v value) {
 				f.Pods[i].Index = i - index
 			}
 		}
+		j.podPolicy("under both all nodes start anew together, as failurePolicy.maxRestarts says")
 		if b := j.rules.backoff; b.node != nil {
 			b.note(Mapped, "restarts are counted for all nodes together, by failurePolicy.maxRestarts")
 		}

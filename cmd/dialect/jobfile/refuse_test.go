@@ -253,3 +253,38 @@ func TestTargetReplicatedJobs(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Pods of a Job and of a JobSet have one of two restart policies, of which explain tells: others are refused.
+func TestBatchRestartPolicy(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"job", "jobset"} {
+		place := []part{"spec", "template", "spec", "restartPolicy"}
+		if kind == "jobset" {
+			place = append([]part{"spec", "replicatedJobs", 0, "template"}, place...)
+		}
+		for policy, wrong := range map[string]string{
+			"Never": "", "OnFailure": "", "Always": `unknown value "Always": choose one of Never, OnFailure`,
+			"Sometimes": `unknown value "Sometimes"`,
+		} {
+			f, err := read(changed(t, kind, place, func(any) any { return policy }), nil)
+			if wrong != "" {
+				if err == nil || !strings.Contains(err.Error(), wrong) || !strings.Contains(err.Error(), ".restartPolicy: ") {
+					t.Errorf("%s, %s: %v, want %q", kind, policy, err, wrong)
+				}
+				continue
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			told := 0
+			for _, l := range f.Lines {
+				if strings.HasSuffix(l.Path, ".restartPolicy") && strings.Contains(l.As, "anew") {
+					told++
+				}
+			}
+			if told != 1 {
+				t.Errorf("%s, %s: told %d times", kind, policy, told)
+			}
+		}
+	}
+}
