@@ -2,8 +2,11 @@ package jobfile
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+
+	"go.yaml.in/yaml/v3"
 
 	"muster/launch/job"
 )
@@ -15,6 +18,9 @@ const (
 	// volcanoRetries is how often Volcano starts a job anew unless the file says it.
 	volcanoRetries = 3
 )
+
+// volcanoPlugins are those that Volcano's admission webhook knows.
+var volcanoPlugins = []string{"svc", "env", "ssh", "pytorch", "tensorflow", "mpi", "ray", "hcclrank"}
 
 // volcanoTask is a group of a Volcano job's pods.
 type volcanoTask struct {
@@ -29,7 +35,9 @@ func volcanoJob(v value) {
 	retries, retried := volcanoRetries, v
 	least, rules := value{}, volcanoRules{}
 	v.object(fields{
-		"tasks": func(list value) { list.list(func(item value) { tasks = append(tasks, item.volcanoTask()) }) },
+		"tasks": func(list value) {
+			list.list(func(item value) { tasks = append(tasks, item.volcanoTask(tasks)) })
+		},
 		"maxRetry": func(n value) {
 			retries, _ = n.count(0)
 			retried = n
@@ -37,6 +45,7 @@ func volcanoJob(v value) {
 		"minAvailable": func(n value) { least = n },
 		"policies":     func(p value) { p.volcanoPolicies(&rules) },
 		"plugins": func(p value) {
+			p.each(func(key *yaml.Node, plugin value) { value{p.r, key, plugin.path}.choice(volcanoPlugins...) })
 			p.note(Mapped, "svc and env: nodes are told the names and the number of each other; ssh and MPI plug-ins are the cluster's")
 		},
 		"minSuccess": func(n value) {
@@ -79,11 +88,17 @@ func volcanoJob(v value) {
 	}
 }
 
-// volcanoTask reads a task.
-func (v value) volcanoTask() volcanoTask {
-	t := volcanoTask{name: "default", group: group{n: 1}}
+// volcanoTask reads a task, which stands behind others.
+func (v value) volcanoTask(before []volcanoTask) volcanoTask {
+	t := volcanoTask{name: "default" + strconv.Itoa(len(before)), group: group{n: 1}}
 	v.object(fields{
-		"name":     func(n value) { t.name, _ = n.text(); n.note(Mapped, "the name of the group of nodes") },
+		"name": func(n value) {
+			t.name, _ = n.text()
+			n.note(Mapped, "the name of the group of nodes")
+			if slices.ContainsFunc(before, func(o volcanoTask) bool { return o.name == t.name }) {
+				n.fail("a task before this one has the name %s", t.name)
+			}
+		},
 		"replicas": t.count,
 		"template": func(spec value) { t.template = spec.template(known{}) },
 		"policies": func(p value) { p.volcanoPolicies(&t.rules) },

@@ -166,3 +166,23 @@ func TestVolcanoPoliciesSaid(t *testing.T) {
 		})
 	}
 }
+
+// What Volcano's admission webhook refuses is refused here, too. Tasks without names are none of one name.
+func TestVolcanoAdmission(t *testing.T) {
+	t.Parallel()
+	const pod = "template: {spec: {containers: [{name: c, command: [x]}]}}"
+	for spec, want := range map[string]string{
+		"tasks: [{name: a, " + pod + "}, {name: b, " + pod + "}, {name: a, " + pod + "}]": "spec.tasks[2].name: a task before this one has the name a",
+		"plugins: {svcs: []}, tasks: [{" + pod + "}]":                                     `job.yaml:4:18: spec.plugins.svcs: unknown value "svcs": did you mean svc?`,
+		"plugins: [svc], tasks: [{" + pod + "}]":                                          "spec.plugins: give a map",
+		"plugins: {svc: [], env: [], ssh: []}, tasks: [{" + pod + "}, {" + pod + "}]":     "",
+	} {
+		f, err := read("apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: j}\nspec: {"+spec+"}\n", nil)
+		switch {
+		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+			t.Errorf("%s: %v, want %q", spec, err, want)
+		case want == "" && (err != nil || f.Pods[0].Name != "j-default0-0" || f.Pods[1].Name != "j-default1-0"):
+			t.Errorf("%s: %v", spec, err)
+		}
+	}
+}
