@@ -288,3 +288,51 @@ func TestBatchRestartPolicy(t *testing.T) {
 		}
 	}
 }
+
+// A key that the Secret in the file lacks is taken from --secrets, and what is missing in both is refused with the keys
+// of both.
+func TestSecretBeside(t *testing.T) {
+	t.Parallel()
+	const text = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j}\nspec: {template: {spec: {containers: [{command: [x], " +
+		"%s}]}}}\n---\nkind: Secret\nmetadata: {name: creds}\nstringData: {pass: inside}\n"
+	for use, want := range map[string]string{
+		"env: [{name: T, valueFrom: {secretKeyRef: {name: creds, key: other}}}]": "T=outside",
+		"env: [{name: T, valueFrom: {secretKeyRef: {name: creds, key: pass}}}]":  "T=inside",
+		"envFrom: [{secretRef: {name: creds}}]":                                  "other=outside pass=inside",
+		"env: [{name: T, valueFrom: {secretKeyRef: {name: creds, key: gone}}}]":  "has no such key: it has other, pass",
+	} {
+		f, err := read(fmt.Sprintf(text, use), func(o *jobfile.Options) {
+			o.Secrets = "dir"
+			o.ReadFile = func(name string) ([]byte, error) {
+				if name == filepath.Join("dir", "creds", "other") {
+					return []byte("outside"), nil
+				}
+				return nil, fs.ErrNotExist
+			}
+			o.ReadDir = func(string) ([]string, error) { return []string{"other"}, nil }
+		})
+		if strings.HasPrefix(want, "has no") {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want %q", use, err, want)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", use, err)
+			continue
+		}
+		_, nodes, err := f.Place(jobfile.Places{Hosts: []string{"a"}, Port: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, v := range nodes[0].Env {
+			if v.Value == "inside" || v.Value == "outside" {
+				got = append(got, v.Name+"="+v.Value)
+			}
+		}
+		if text := strings.Join(got, " "); text != want {
+			t.Errorf("%s: the node has %q, want %q", use, text, want)
+		}
+	}
+}

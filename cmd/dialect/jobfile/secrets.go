@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -75,6 +76,8 @@ func (r *reader) entry(kind, name, key string) (text string, found bool, err err
 	case there && err == nil && found && beside != text:
 		return "", false, fmt.Errorf("the %s %s in line %d of the file has another value under %s than --secrets %s: leave one of them out",
 			kind, name, object.Line, key, r.Secrets)
+	case !found:
+		return beside, there, err
 	}
 	return text, found, nil
 }
@@ -97,25 +100,24 @@ func (r *reader) besideFile(name, key string) (text string, found bool, err erro
 	return string(content), true, nil
 }
 
-// keys are those of a Secret or a ConfigMap.
+// keys are those of a Secret or a ConfigMap, in this file and in the directory of --secrets.
 func (r *reader) keys(kind, name string) (list []string, found bool, err error) {
 	if !objectName().MatchString(name) {
 		return nil, false, fmt.Errorf("%q is no name of a %s", name, kind)
 	}
 	if object := r.object(kind, name); object != nil {
 		all, err := r.data(object)
-		for key := range all {
-			list = append(list, key)
+		if err != nil {
+			return nil, true, err
 		}
-		slices.Sort(list)
-		return list, true, err
+		list, found = slices.Sorted(maps.Keys(all)), true
 	}
 	if r.Secrets == "" || r.ReadDir == nil {
-		return nil, false, nil
+		return list, found, nil
 	}
 	names, err := r.ReadDir(filepath.Join(r.Secrets, name))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, false, nil
+		return list, found, nil
 	}
 	for _, key := range names {
 		if objectName().MatchString(key) && key[0] != '.' { // ..data is how a cluster mounts them
@@ -123,7 +125,7 @@ func (r *reader) keys(kind, name string) (list []string, found bool, err error) 
 		}
 	}
 	slices.Sort(list)
-	return list, true, err
+	return slices.Compact(list), true, err
 }
 
 // lacks says why a key of a Secret or a ConfigMap was not found.
