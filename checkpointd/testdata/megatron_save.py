@@ -10,8 +10,6 @@ import torch.distributed as dist
 import megatron_job
 from megatron_job import CASES
 
-root, store, cases = sys.argv[1:]
-cases = cases.split(",")
 rank = int(os.environ["RANK"])
 
 
@@ -127,6 +125,8 @@ def flags(directory, case, kept, load_checkpoint):
 
 
 if __name__ == "__main__":  # Megatron's own writer starts a process that imports this file
+    root, store, cases = sys.argv[1:]
+    cases = cases.split(",")
     if rank == 0:
         for name in cases:
             os.makedirs(os.path.join(root, name), exist_ok=True)
