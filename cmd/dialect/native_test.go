@@ -661,3 +661,35 @@ func TestLogDirIsFilled(t *testing.T) {
 		t.Errorf("%v (-want +got)\n%s", err, diff)
 	}
 }
+
+// So does one that is named in front of a launcher without such a flag, or by muster's variable. --log-dir behind
+// torchrun alone keeps nothing, as there.
+func TestLogDirOfALauncherIsFilled(t *testing.T) {
+	both, errs := job.StreamMap{Default: job.Both}, job.StreamMap{Default: job.Stderr}
+	for _, launcher := range []string{"mpirun -np 2 prog", "horovodrun -np 2 prog", "deepspeed t.py"} {
+		for words, want := range map[string]job.StreamMap{
+			"--log-dir d": both, "--log-dir /dev/null": {}, "": {}, "--log-dir d --tee 2": errs, "--log-dir d --tee 0": {},
+			"--log-dir d --redirects 3": {},
+		} {
+			req, err := ask("", nil, strings.Fields(words+" "+launcher)...)
+			if diff := cmp.Diff(want, req.Job.Logs.Tee); err != nil || diff != "" || want.Any() && req.Job.Logs.Prefix == "" {
+				t.Errorf("%s %s: %v, prefix %q (-want +got)\n%s", words, launcher, err, req.Job.Logs.Prefix, diff)
+			}
+		}
+	}
+	for _, launcher := range []string{"torchrun t.py", "dlrover-run t.py", "accelerate launch --cpu t.py"} {
+		for variable, want := range map[string]job.StreamMap{
+			"MUSTER_LOG_DIR=d": both, "MUSTER_LOG_DIR=/dev/null": {}, "PET_LOG_DIR=d": {}, "": {}, "MUSTER_LOG_DIR=d MUSTER_TEE=2": errs,
+			"MUSTER_LOG_DIR=d MUSTER_TEE=0": {}, "MUSTER_LOG_DIR=d MUSTER_REDIRECTS=3": {},
+		} {
+			req, err := ask("", strings.Fields(variable), strings.Fields(launcher)...)
+			if diff := cmp.Diff(want, req.Job.Logs.Tee); err != nil || diff != "" {
+				t.Errorf("%s %s: %v (-want +got)\n%s", variable, launcher, err, diff)
+			}
+		}
+	}
+	req, err := ask("", nil, strings.Fields("torchrun --log-dir d t.py")...)
+	if err != nil || req.Job.Logs.Dir != "d" || req.Job.Logs.Tee.Any() {
+		t.Errorf("behind torchrun: %+v, %v", req.Job.Logs, err)
+	}
+}

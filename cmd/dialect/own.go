@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -139,6 +140,9 @@ func (o Own) apply(r *Request, inv Invocation, env environ, p *parser, equivalen
 	}
 	words := resolve(list, command, env, []string{ownPrefix}, inv.ReadFile, wrong)
 	r.give(list, words, equivalents, wrong)
+	if words.LogDir.given && !words.Tee.given && !words.Redirects.given {
+		r.fillLogDir()
+	}
 	if logs := &r.Job.Logs; logs.Prefix == "" && !p.has(words.Tee.option.name) &&
 		(logs.Tee.Any() || r.Job.Hosts.CollectLogs != "") { // a launcher without it has no prefix of its own for such lines
 		logs.Prefix = job.RankPrefix
@@ -156,6 +160,15 @@ func (o Own) apply(r *Request, inv Invocation, env environ, p *parser, equivalen
 	checkRules(r, words, wrong)
 	checkHosted(r, words, wrong)
 	return words
+}
+
+// fillLogDir has all output of the workers written to the directory that muster was told of, and shown. Nobody has said
+// what goes there.
+func (r *Request) fillLogDir() {
+	logs := &r.Job.Logs
+	if logs.Dir != "" && logs.Dir != os.DevNull && logs.RankDir == "" && logs.RankFiles == "" && !r.driven() {
+		logs.Tee = job.StreamMap{Default: job.Both}
+	}
 }
 
 // give sets all settings of the list to their words. Where a setting also has a value through something else, its

@@ -327,7 +327,7 @@ func logSettings(w *ownWords) []option {
 	return []option{
 		{
 			name: "log-dir", word: &w.LogDir, frequent: true, arg: "DIR", group: groupLogs, lent: true, use: use{byAgents},
-			help: "Where the directory of this run is made. muster run writes all output of workers there, unless --tee or --redirects " +
+			help: "Where the directory of this run is made. muster writes all output of workers there, unless --tee or --redirects " +
 				"is given. Default: a temporary one; /dev/null for none.",
 			set: func(r *Request, text string) error { r.Job.Logs.Dir = logDir(text); return nil },
 		},

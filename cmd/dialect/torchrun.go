@@ -333,6 +333,11 @@ func (t *torchrunJob) logs() {
 	if len(logs.KeepStderr) > 0 && !shows(logs.Tee, job.Stderr) {
 		t.warn("--duplicate-stderr-filters has no effect without --tee of stderr")
 	}
+	// --log-dir and PET_LOG_DIR alone keep nothing, as with torchrun; muster's own variable asks for files.
+	unsaid := v.tee.source.Kind == job.FromDefault && v.redirects.source.Kind == job.FromDefault
+	if v.logDir.source.Name == variable(ownPrefix, v.logDir.option.name) && logs.Dir != os.DevNull && unsaid {
+		logs.Tee = job.StreamMap{Default: job.Both}
+	}
 	t.job.Logs = logs
 }
 
