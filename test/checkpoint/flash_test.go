@@ -193,7 +193,7 @@ func TestCkptHorovod(t *testing.T) {
 	python := testutil.Torch(t)
 	for shards, saved := range map[string][2]string{"1": {"True", "False"}, "world": {"True", "True"}} {
 		dir := filepath.Join(t.TempDir(), "checkpoints")
-		got := drive.Run(t, nil, "--ckpt", "on", "--warm", "torch", "horovodrun", "-np", "2", "-H", "localhost:2", python, "-c",
+		args := append(drive.Warm("torch"), "--ckpt", "on", "horovodrun", "-np", "2", "-H", "localhost:2", python, "-c",
 			`import os, sys, torch
 from muster.checkpoint import Checkpointer, StorageType
 shards = sys.argv[2]
@@ -201,6 +201,7 @@ checkpointer = Checkpointer(sys.argv[1], shards=shards if shards == "world" else
 assert checkpointer.load_checkpoint() == {}
 done = checkpointer.save_checkpoint(1, {"rank": torch.tensor(checkpointer.rank)}, storage_type=StorageType.MEMORY)
 print("rank", os.environ["HOROVOD_RANK"], "saved", done)`, dir, shards)
+		got := drive.Run(t, nil, args...)
 		for rank, done := range saved {
 			if line := fmt.Sprint("rank ", rank, " saved ", done); got.Status != 0 || !strings.Contains(got.Stdout, line) {
 				t.Errorf("%s: status %d, no %q\n%s%s", shards, got.Status, line, got.Stdout, got.Stderr)

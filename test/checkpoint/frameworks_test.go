@@ -26,7 +26,7 @@ func TestFlashFrameworks(t *testing.T) {
 		t.Run(c.peer, func(t *testing.T) {
 			python, dir := filepath.Join(testutil.Peer(t, c.peer), "python"), filepath.Join(t.TempDir(), "checkpoints")
 			environ := []string{
-				"VICTIM=1", "DIE=9", "DS_ACCELERATOR=cpu", "HF_HUB_OFFLINE=1", "PYTHONPATH=" + drive.Script(t, "standins"),
+				"VICTIM=1", "DIE=9", "DS_ACCELERATOR=cpu", "HF_HUB_OFFLINE=1", "PYTHONPATH=" + drive.Standins(t),
 			}
 			got := drive.Run(t, environ, "run", "--ckpt", "on", "-n", "2",
 				"--max-restarts", "1", "--warm", c.warm, // an import of transformers takes six seconds of processor time

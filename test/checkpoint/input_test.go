@@ -202,7 +202,7 @@ func TestSaveToOthers(t *testing.T) {
 func TestSaveAlone(t *testing.T) {
 	t.Parallel()
 	python, dir := testutil.Torch(t), filepath.Join(t.TempDir(), "checkpoints")
-	got := drive.Run(t, nil, "run", "-n", "2", "--warm", "torch", "--ckpt-dir", dir, "--", python, "-c", `import os, time, torch
+	args := append(drive.Warm("torch"), "run", "-n", "2", "--ckpt-dir", dir, "--", python, "-c", `import os, time, torch
 from muster.checkpoint import Checkpointer, StorageType
 rank = int(os.environ["RANK"])
 c = Checkpointer(shards="world")
@@ -211,6 +211,7 @@ for step in range(20 if rank == 0 else 8):
     time.sleep(0.1)
     c.save_checkpoint(step, {"w": torch.ones(1000)}, storage_type=StorageType.DISK if step in (5, 10) else StorageType.MEMORY)
 print("rank", rank, "done", time.monotonic() - began < 30)`)
+	got := drive.Run(t, nil, args...)
 	if got.Status != 0 || strings.Count(got.Stdout, "done True") != 2 {
 		t.Errorf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}

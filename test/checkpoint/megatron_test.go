@@ -21,12 +21,12 @@ func TestGuideMegatron(t *testing.T) {
 		t.Fatal(err)
 	}
 	env := []string{
-		"PATH=" + testutil.Peer(t, "megatron-core") + ":" + os.Getenv("PATH"), "PYTHONPATH=" + modules + ":" + drive.Script(t, "standins"),
+		"PATH=" + testutil.Peer(t, "megatron-core") + ":" + os.Getenv("PATH"), "PYTHONPATH=" + modules + ":" + drive.Standins(t),
 		"PYTHONDONTWRITEBYTECODE=1",
 	}
 	dir := filepath.Join(t.TempDir(), "checkpoints")
-	got := drive.Run(t, env, "--warm", megatronWarm, "dlrover-run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1",
-		drive.Script(t, "torch", "megatron_guide.py"), dir)
+	got := drive.Run(t, env, append(drive.Warm(megatronWarm), "dlrover-run", "--standalone", "--nproc-per-node", "2",
+		"--max-restarts", "1", drive.Script(t, "torch", "megatron_guide.py"), dir)...)
 	if got.Status != 0 || strings.Count(got.Stdout, "restored 5 500") != 2 || strings.Count(got.Stdout, "done") != 2 {
 		t.Fatalf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}

@@ -58,8 +58,8 @@ func TestGuideFSDP(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "checkpoints")
 	got := drive.Run(t, []string{"PATH=" + filepath.Dir(testutil.Torch(t)) + ":" + os.Getenv("PATH")},
-		"--warm", "auto", "dlrover-run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1",
-		drive.Script(t, "torch", "fsdp.py"), dir)
+		append(drive.Warm("auto"), "dlrover-run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1",
+			drive.Script(t, "torch", "fsdp.py"), dir)...)
 	if got.Status != 0 || strings.Count(got.Stdout, "restored 5 memory") != 2 {
 		t.Fatalf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}

@@ -21,8 +21,9 @@ func TestFTLauncher(t *testing.T) {
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got := drive.Run(t, []string{"PYTHON_EXEC=" + python}, "--warm", "auto", "ft_launcher", "--nproc-per-node", "2", "--max-restarts", "1",
+	args := append(drive.Warm("auto"), "ft_launcher", "--nproc-per-node", "2", "--max-restarts", "1",
 		"--ft-cfg-path", config, "--log-dir", t.TempDir(), drive.Script(t, "nvrx.py"))
+	got := drive.Run(t, []string{"PYTHON_EXEC=" + python}, args...)
 	got.Expect(t, 0, "rank 0 has calculated", "rank 1 has calculated")
 	for _, want := range []string{
 		"rank 1 has not come to all_reduce: it sleeps at",

@@ -20,10 +20,26 @@ func MemoryDir(t *testing.T) string {
 	return dir
 }
 
+// soakVariable is "1" for the scripts that run under MUSTER_SOAK=1: muster keeps variables of its own name from workers.
+const soakVariable = "TESTS_SOAK"
+
+// Standins is the folder of modules that stand for some that no template of warm starts can share, for PYTHONPATH. With
+// MUSTER_SOAK=1 it is empty, and programs have the real ones.
+func Standins(t testing.TB) string {
+	t.Helper()
+	if Soak() {
+		return ""
+	}
+	return Script(t, "standins")
+}
+
 // CleanEnviron is our environment without what would change a launcher's mind, with our log as JSON.
 func CleanEnviron() []string {
 	sources()
 	out := []string{console.FormatVariable + "=json"} // exact, and by node: what most tests look for
+	if Soak() {
+		out = append(out, soakVariable+"=1")
+	}
 	for _, kv := range os.Environ() {
 		name, _, _ := strings.Cut(kv, "=")
 		if strings.HasPrefix(name, "MUSTER_") || strings.HasPrefix(name, "PET_") || strings.HasPrefix(name, "TORCHELASTIC_") ||

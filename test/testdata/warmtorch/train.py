@@ -19,6 +19,7 @@ sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pard
 import toy
 import uncompiled
 
+SPAWNED = 2 if os.environ.get("TESTS_SOAK") == "1" else 1  # each imports PyTorch again
 
 def show(text):
     os.write(1, b"rank %s: %s\n" % (os.environ["RANK"].encode(), text.encode()))
@@ -54,13 +55,13 @@ def main():
 
     # A spawned process imports PyTorch again, so one rank loads data in such processes while the other spawns its own.
     # The results are the same however the processes start, by START_METHOD.
-    for number, context in [(2, "fork"), (1, os.environ["START_METHOD"])][:2 - rank]:
+    for number, context in [(2, "fork"), (SPAWNED, os.environ["START_METHOD"])][:2 - rank]:
         loader = DataLoader(toy.Samples(), batch_size=4, num_workers=number, multiprocessing_context=context)
         show("DataLoader %r" % [(x.sum().item(), makers.tolist()) for x, makers in loader])
     if rank == 1:
         results = mp.get_context("spawn").SimpleQueue()
-        mp.start_processes(another, args=(rank, results), nprocs=1, start_method=os.environ["START_METHOD"])
-        show("process %r" % (results.get(),))
+        mp.start_processes(another, args=(rank, results), nprocs=SPAWNED, start_method=os.environ["START_METHOD"])
+        show("processes %r" % sorted(results.get() for _ in range(SPAWNED)))
     dist.barrier()
     dist.destroy_process_group()
     show("finished")
