@@ -191,7 +191,7 @@ func (c *warmCase) run(t *testing.T, dir, python, mode string) warmResult {
 	if c.shell != "" {
 		argv = slices.Concat([]string{"sh", "-c", c.shell, "sh"}, argv)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // PyTorch in three processes, on a busy machine
 	defer cancel()
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Dir = dir
