@@ -113,12 +113,25 @@ func (l *look) target(ctx context.Context, pipes map[string][]*look) {
 		case "openat", "newfstatat", "statx", "unlinkat", "renameat", "mkdirat":
 			t.Target = l.pathAt(ctx, arguments[2])
 		case "wait4":
-			if pid, err := strconv.ParseInt(strings.TrimPrefix(arguments[1], "0x"), 16, 64); err == nil && pid > 0 {
-				t.Target = fmt.Sprintf("process %d", pid)
-			}
+			t.Target = awaited(arguments[1])
 		}
 		return
 	}
+}
+
+// awaited is the process for which wait4 waits, by its first argument: a process group and "any child" are negative
+// numbers of 32 bits, of which the kernel tells the register.
+func awaited(argument string) string {
+	register, err := strconv.ParseUint(strings.TrimPrefix(argument, "0x"), 16, 64)
+	switch pid := int32(register); { //nolint:gosec // the kernel takes the lower half, too
+	case err != nil:
+		return ""
+	case pid > 0:
+		return fmt.Sprintf("process %d", pid)
+	case pid < -1:
+		return fmt.Sprintf("a process of group %d", -int64(pid))
+	}
+	return "any child"
 }
 
 // descriptor is what a descriptor of the process leads to.
