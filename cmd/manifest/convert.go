@@ -185,12 +185,19 @@ func (c *converter) words() {
 	var fatal []string
 	fatalAt := ""
 	for _, w := range append(slices.Clone(c.file.Words), c.file.Apart...) {
-		pods := !w.Own && (w.Flag == "backoff-limit" || w.Flag == "clean-policy") // of pods, whatever muster's own flag says
+		none := !w.Own && (w.Flag == "max-restarts" && w.Text == "0" || w.Flag == "restart-policy" && w.Text == "never")
+		pods := none || !w.Own && (w.Flag == "backoff-limit" || w.Flag == "clean-policy") // whatever muster's own flag says
 		id := fmt.Sprint(pods, w.Flag, w.Text)
 		if own[w.Flag] && !w.Own && !pods || done[id] {
 			continue
 		}
 		done[id] = true
+		if none {
+			s.BackoffLimit = 0
+			if s.MaxRestarts > 0 || c.file.Native { // of workers in their pods, as muster's or torchrun's own flag says
+				continue
+			}
+		}
 		at := jobfile.Line{Source: w.Source.Name, Path: "--" + w.Flag}
 		n, _ := strconv.Atoi(w.Text)
 		duration, err := time.ParseDuration(w.Text)

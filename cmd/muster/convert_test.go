@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -29,8 +30,9 @@ func TestConvertToItself(t *testing.T) {
 			"--accelerators", "4", "--accelerator", "amd.com/gpu", "--", "sh", "-c", "echo $RANK", "x", "",
 		}
 		// What muster does with processes that still run is no policy of an operator for pods.
-		for _, flag := range []string{"--flag=--join-timeout=20m", "--flag=--clean-policy=unfinished", "--flag=--clean-policy=all"} {
+		for backoff, flag := range []string{"--flag=--join-timeout=20m", "--flag=--clean-policy=unfinished", "--flag=--clean-policy=all"} {
 			args[slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, "--flag=") })] = flag
+			args[slices.Index(args, "--backoff-limit")+1] = strconv.Itoa(backoff)
 			file := written(t, args)
 			want, err := os.ReadFile(file)
 			if err != nil {
