@@ -94,13 +94,13 @@ func TestJobNameFlag(t *testing.T) {
 func TestMPIPolicy(t *testing.T) {
 	t.Parallel()
 	const policy, mpi = "spec:\n  runPolicy: {backoffLimit: 1, cleanPodPolicy: Running}\n", `[mpirun, -np, "2", ./pi]`
-	for name, c := range map[string]struct{ file, command, told string }{
-		"of an MPIJob":   {strings.Replace(mpiJob, "spec:\n", policy, 1), mpi, ""},
-		"of a batch Job": {indexed, "[x]", ""},
+	for name, c := range map[string]struct{ file, command, told, limit string }{
+		"of an MPIJob":   {strings.Replace(mpiJob, "spec:\n", policy, 1), mpi, "", "1"},
+		"of a batch Job": {indexed, "[x]", "", "1"},
 		"of a PyTorchJob": {
 			strings.Replace(strings.Replace(torchJob, "spec:\n", policy, 1), "      replicas: 1\n",
 				"      replicas: 1\n      restartPolicy: Never\n", 1),
-			"[x]", "job.yaml:5 --success-policy=rank0\njob.yaml:9 --restart-policy=never",
+			"[x]", "job.yaml:5 --success-policy=rank0\njob.yaml:9 --restart-policy=never", "0",
 		},
 	} {
 		req := read(t, c.file, c.command)
@@ -122,7 +122,7 @@ func TestMPIPolicy(t *testing.T) {
 			t.Fatal(err)
 		}
 		written := string(manifest.Write(s))
-		if !strings.Contains(written, "backoffLimit: 1\n") || strings.Contains(written, "Policy: Running\n") != (name != "of a batch Job") {
+		if !strings.Contains(written, "backoffLimit: "+c.limit+"\n") || strings.Contains(written, "Policy: Running\n") != (name != "of a batch Job") {
 			t.Errorf("%s:\n%s", name, written)
 		}
 	}
