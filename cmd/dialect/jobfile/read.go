@@ -82,6 +82,7 @@ func Read(o Options) (*File, error) {
 		}
 	}
 	r.file = &File{Kind: kindOf(chosen), Namespace: "default", given: o.Given}
+	r.job = chosen
 	r.read(chosen)
 	for _, d := range r.others {
 		r.other(d)

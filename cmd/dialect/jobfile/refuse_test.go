@@ -220,23 +220,73 @@ func TestSecretTwice(t *testing.T) {
 	}
 }
 
+// A ConfigMap of the file and a Secret of the directory may have one name, and the other way round: a cluster keeps them
+// apart.
+func TestSecretBesideConfigMap(t *testing.T) {
+	t.Parallel()
+	const text = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j}\nspec: {template: {spec: {containers: [{command: [x], " +
+		"%s}]}}}\n---\nkind: %s\nmetadata: {name: keys}\n%s: {hub: inside}\n"
+	const inFile = "{name: IN, valueFrom: {%sKeyRef: {name: keys, key: hub}}}"
+	const outside = "{name: OUT, valueFrom: {%sKeyRef: {name: %s, key: hub}}}"
+	for _, c := range []struct {
+		kind, field, in, out, name string
+		refused                    bool
+	}{
+		{"ConfigMap", "data", "configMap", "secret", "keys", false},
+		{"Secret", "stringData", "secret", "configMap", "keys", false},
+		{"ConfigMap", "data", "configMap", "secret", "others", true},
+		{"ConfigMap", "data", "configMap", "configMap", "keys", true},
+	} {
+		env := "env: [" + fmt.Sprintf(inFile, c.in) + ", " + fmt.Sprintf(outside, c.out, c.name) + "]"
+		f, err := read(fmt.Sprintf(text, env, c.kind, c.field), func(o *jobfile.Options) {
+			o.Secrets = "dir"
+			o.ReadFile = func(string) ([]byte, error) { return []byte("outside"), nil }
+			o.ReadDir = func(string) ([]string, error) { return []string{"hub"}, nil }
+		})
+		if c.refused {
+			if !strings.Contains(fmt.Sprint(err), "has another value under hub than --secrets dir") {
+				t.Errorf("%+v: %v", c, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%+v: %v", c, err)
+			continue
+		}
+		_, nodes, err := f.Place(jobfile.Places{Hosts: []string{"here"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]string{}
+		for _, v := range nodes[0].Env {
+			got[v.Name] = v.Value
+		}
+		if got["IN"] != "inside" || got["OUT"] != "outside" {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}
+
 // What is no YAML is refused with its line, also the first one, and with the column of a tab or of a byte that is no text.
 func TestReadNoYAML(t *testing.T) {
 	t.Parallel()
 	const tab = ": a tab stands in the indentation"
 	for text, want := range map[string]string{
-		"a: b: c\n":                          "job.yaml:1: mapping values are not allowed",
-		"kind: @a\n":                         "job.yaml:1: found character that cannot start any token",
-		"x: 1\nkind: Job\n  b: 1\n":          "job.yaml:3: mapping values are not allowed",
-		"kind: Job\nspec:\n\tx: 1\n":         "job.yaml:3:1" + tab,
-		"kind: Job\nspec:\n  x: 1\n\ty: 1\n": "job.yaml:4:1" + tab,
-		"kind: Job\nspec:\n  x:\n  \ty: 1\n": "job.yaml:4:3" + tab,
-		"kind: Job\nspec: |\n\tx: 1\n":       "job.yaml:3:1" + tab,
-		"kind: Job\nspec:\n  -\tx: 1\n":      "job.yaml:3:4" + tab,
-		"\tkind: Job\n":                      "job.yaml:1:1" + tab,
-		"kind: Job\na: *x\n":                 "job.yaml:2:4: unknown anchor 'x'",
-		"kind: Job\nb: \x01\n":               "job.yaml:2:4: control characters",
-		"kind: Job\nbä: \xff\n":              "job.yaml:2:6: invalid leading UTF-8",
+		"a: b: c\n":                                    "job.yaml:1: mapping values are not allowed",
+		"kind: @a\n":                                   "job.yaml:1: found character that cannot start any token",
+		"x: 1\nkind: Job\n  b: 1\n":                    "job.yaml:3: mapping values are not allowed",
+		"kind: Job\nspec:\n\tx: 1\n":                   "job.yaml:3:1" + tab,
+		"kind: Job\nspec:\n  x: 1\n\ty: 1\n":           "job.yaml:4:1" + tab,
+		"kind: Job\nspec:\n  x:\n  \ty: 1\n":           "job.yaml:4:3" + tab,
+		"kind: Job\nspec: |\n\tx: 1\n":                 "job.yaml:3:1" + tab,
+		"kind: Job\nspec:\n  -\tx: 1\n":                "job.yaml:3:4" + tab,
+		"\tkind: Job\n":                                "job.yaml:1:1" + tab,
+		"kind: Job\na: *x\n":                           "job.yaml:2:4: unknown anchor 'x'",
+		"kind: Job\nx: 1\na: @x\nb: 2\nc: |\n\ttext\n": "job.yaml:3: found character that cannot start any token",
+		"kind: Job\n# not *base\nx: '*base' # *base\ny: |\n  *base\nz: *base\nw: *base\n": "job.yaml:6:4: unknown anchor 'base'",
+		"a: &base2 1\nb: [*base2, *base]\n":                                               "job.yaml:2:13: unknown anchor 'base'",
+		"kind: Job\nb: \x01\n":                                                            "job.yaml:2:4: control characters",
+		"kind: Job\nbä: \xff\n":                                                           "job.yaml:2:6: invalid leading UTF-8",
 	} {
 		if _, err := read(text, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)

@@ -18,8 +18,11 @@ import (
 // objectName is what Secrets, ConfigMaps and their keys may be called: nothing that leads out of a directory.
 var objectName = lazyregexp.New(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,252}$`)
 
-// kindSecret is the kind of an object whose texts are shown to nobody.
-const kindSecret = "Secret"
+// kindSecret is the kind of an object whose texts are shown to nobody, kindConfigMap that of one beside it.
+const (
+	kindSecret    = "Secret"
+	kindConfigMap = "ConfigMap"
+)
 
 // maxSecret is the largest value that is taken for a variable.
 const maxSecret = 128 << 10
@@ -73,13 +76,44 @@ func (r *reader) entry(kind, name, key string) (text string, found bool, err err
 	switch {
 	case dataErr != nil:
 		return "", false, dataErr
-	case there && err == nil && found && beside != text:
+	case there && err == nil && found && beside != text && !r.meansOther(kind, name):
 		return "", false, fmt.Errorf("the %s %s in line %d of the file has another value under %s than --secrets %s: leave one of them out",
 			kind, name, object.Line, key, r.Secrets)
 	case !found:
 		return beside, there, err
 	}
 	return text, found, nil
+}
+
+// references are the fields that name an object of a kind.
+var references = map[string][]string{
+	kindSecret: {"secretKeyRef", "secretRef"}, kindConfigMap: {"configMapKeyRef", "configMapRef"},
+}
+
+// meansOther reports whether a directory of --secrets may be for the object of the other kind with the same name, which a
+// cluster keeps apart: the job names that one, and the file does not have it.
+func (r *reader) meansOther(kind, name string) bool {
+	other := kindSecret
+	if kind == kindSecret {
+		other = kindConfigMap
+	}
+	return r.object(other, name) == nil && names(r.job, references[other], name)
+}
+
+// names reports whether one of the fields in a tree names an object.
+func names(n *yaml.Node, fields []string, name string) bool {
+	if n.Kind == yaml.AliasNode {
+		return false // what it stands for is in the tree, too
+	}
+	if n.Kind == yaml.MappingNode {
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			ref := aim(n.Content[i+1])
+			if slices.Contains(fields, n.Content[i].Value) && ref.Kind == yaml.MappingNode && scalar(ref, "name") == name {
+				return true
+			}
+		}
+	}
+	return slices.ContainsFunc(n.Content, func(part *yaml.Node) bool { return names(part, fields, name) })
 }
 
 // besideFile is the text of a key in the directory of --secrets.

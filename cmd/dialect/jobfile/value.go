@@ -25,6 +25,7 @@ type reader struct {
 	file   *File
 	wrong  *multierror.Error
 	set    map[*yaml.Node]string // nodes that --set has made, with the path
+	job    *yaml.Node            // the document that is read
 	others []*yaml.Node          // the other documents
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sort"
 	"strconv"
 	"strings"
 	"unicode"
@@ -75,19 +76,68 @@ func syntaxError(file string, content []byte, err error) error {
 		for one := range strings.SplitSeq(string(content), "\n") {
 			n++
 			indent := one[:len(one)-len(strings.TrimLeft(one, " \t-"))]
-			if tab := strings.IndexByte(indent, '\t'); tab >= 0 && n >= line {
+			// The parser stands in the tab's line or in the one before: those further down may be in a text.
+			if tab := strings.IndexByte(indent, '\t'); tab >= 0 && (n == line || n == line+1) {
 				return fmt.Errorf("%s:%d:%d: a tab stands in the indentation: YAML takes blanks only", file, n, tab+1)
 			}
 		}
 	}
 	if name, found := strings.CutPrefix(text, "unknown anchor '"); found {
 		name, _, _ = strings.Cut(name, "'")
-		return fmt.Errorf("%s%s: %s", file, placeOf(content, bytes.Index(content, []byte("*"+name))), text)
+		return fmt.Errorf("%s%s: %s", file, placeOf(content, unknownAlias(content, name)), text)
 	}
 	if strings.Contains(text, "control characters") || strings.Contains(text, "UTF-8") {
 		return fmt.Errorf("%s%s: %s", file, placeOf(content, oddByte(content)), text)
 	}
 	return fmt.Errorf("%s:%d: %s", file, line, text)
+}
+
+// aliases are where an alias of a name may stand: also in comments and texts, but not as the front of a longer name.
+func aliases(content []byte, name string) (all []int) {
+	alias := []byte("*" + name)
+	for at := 0; ; at++ {
+		next := bytes.Index(content[at:], alias)
+		if next < 0 {
+			return all
+		}
+		at += next
+		behind, _ := utf8.DecodeRune(content[at+len(alias):])
+		if behind != '-' && behind != '_' && (behind > unicode.MaxASCII || !unicode.IsLetter(behind) && !unicode.IsDigit(behind)) {
+			all = append(all, at)
+		}
+	}
+}
+
+// unknownAlias is where the first alias stands whose name nothing has, which the parser does not say; -1 where that
+// cannot be told. What is a comment or a text the parser knows: it tells of another name where that one is changed, with all
+// behind it, and of the same where only those behind it are.
+func unknownAlias(content []byte, name string) int {
+	const other = "*muster-no-such-anchor"
+	all := aliases(content, name)
+	changed := func(i int) bool { // those from all[i] on
+		head, tail := content[:all[i]], content[all[i]:]
+		var b bytes.Buffer
+		b.Write(head)
+		last := 0
+		for _, at := range all[i:] {
+			b.Write(tail[last : at-len(head)])
+			b.WriteString(other)
+			last = at - len(head) + 1 + len(name)
+		}
+		b.Write(tail[last:])
+		decoder := yaml.NewDecoder(&b)
+		for {
+			var document yaml.Node
+			if err := decoder.Decode(&document); err != nil {
+				return strings.Contains(err.Error(), "'"+other[1:]+"'")
+			}
+		}
+	}
+	after := sort.Search(len(all), func(i int) bool { return !changed(i) })
+	if after == 0 {
+		return -1
+	}
+	return all[after-1]
 }
 
 // placeOf is the line and column of a byte, as they stand behind a file's name; empty for none.
