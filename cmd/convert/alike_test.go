@@ -122,7 +122,8 @@ func TestMPIPolicy(t *testing.T) {
 			t.Fatal(err)
 		}
 		written := string(manifest.Write(s))
-		if !strings.Contains(written, "backoffLimit: "+c.limit+"\n") || strings.Contains(written, "Policy: Running\n") != (name != "of a batch Job") {
+		if !strings.Contains(written, "backoffLimit: "+c.limit+"\n") ||
+			strings.Contains(written, "Policy: Running\n") != (name != "of a batch Job") {
 			t.Errorf("%s:\n%s", name, written)
 		}
 	}
