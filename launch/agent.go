@@ -79,6 +79,8 @@ type Agent struct {
 	Notices []*preempt.Source
 	// Guardian is the command of the guardian process.
 	Guardian []string
+	// RemoveOnDeath is what the guardian removes, besides what the agent itself has made.
+	RemoveOnDeath []string
 	// Salvager is the command by which the guardian saves the checkpoints that a killed agent has left in memory: their
 	// label and how long that may take are its last arguments.
 	Salvager []string
@@ -192,7 +194,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 		return err
 	}
 	// The guardian comes before everything that it would have to clean up.
-	remove := []string{a.Plan.RunDir}
+	remove := append([]string{a.Plan.RunDir}, a.RemoveOnDeath...)
 	if a.Plan.Scratch != "" {
 		remove = append(remove, a.Plan.Scratch)
 	}

@@ -39,9 +39,10 @@ type Here struct {
 	Environ               []string // in which the program was started
 	Stdin, Stdout, Stderr *os.File
 	Console               *console.Console
-	Name                  string // what the launcher calls this node, empty without one
-	Token                 []byte // the job's, from the launcher
-	LogsGo                string // where the launcher takes log files, empty: they stay
+	Name                  string   // what the launcher calls this node, empty without one
+	Token                 []byte   // the job's, from the launcher
+	LogsGo                string   // where the launcher takes log files, empty: they stay
+	RemoveOnDeath         []string // what goes when this program is killed
 }
 
 var _ node.Here = (*Here)(nil)
@@ -102,7 +103,7 @@ func (h *Here) Meeting(plan *plan.Plan, log zerolog.Logger) place.Config {
 func (h *Here) Agent(plan *plan.Plan, at place.Reach, in *launch.Interrupts, log zerolog.Logger) *launch.Agent {
 	return &launch.Agent{
 		LogTo: h.Console.LogTo, LogJSON: h.Console.LogsJSON(), Stdin: h.Stdin, Stdout: h.Stdout, Stderr: h.Stderr,
-		StopTold: h.Name != "", Guardian: Guardian(),
+		StopTold: h.Name != "", Guardian: Guardian(), RemoveOnDeath: h.RemoveOnDeath,
 		OpenCheckpoints: checkpointService(plan, at, h.MemoryDir(), log),
 		Salvager:        []string{"/proc/self/exe", SalvageArg, cmp.Or(h.Console.Format, logtext.Auto)},
 		Notices:         h.notices(plan.Job.Checkpoint, in),

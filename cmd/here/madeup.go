@@ -3,6 +3,7 @@ package here
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"muster/launch/job"
@@ -16,7 +17,10 @@ func MakeUp(j *job.Job, spec string, named bool) (forget func(), err error) {
 		return nil, fmt.Errorf("cannot write the accelerators of the job file: %w", err)
 	}
 	forget = func() { _ = os.Remove(f.Name()) }
-	_, err = f.WriteString(spec)
+	name, err := filepath.Abs(f.Name())
+	if err == nil {
+		_, err = f.WriteString(spec)
+	}
 	if closeErr := f.Close(); err == nil {
 		err = closeErr
 	}
@@ -24,10 +28,10 @@ func MakeUp(j *job.Job, spec string, named bool) (forget func(), err error) {
 		forget()
 		return nil, fmt.Errorf("cannot write the accelerators of the job file: %w", err)
 	}
-	j.Fake = f.Name()
+	j.Fake = name
 	tell := func(env []job.Var, host string) []job.Var {
 		from := job.Source{Kind: job.FromMuster, Name: "accelerators made up for a rehearsal"}
-		env = append(slices.Clone(env), job.Var{Name: "MUSTER_FAKE", Value: f.Name(), Source: from})
+		env = append(slices.Clone(env), job.Var{Name: "MUSTER_FAKE", Value: name, Source: from})
 		if !named {
 			env = append(env, job.Var{Name: FakeNodeVariable, Value: host, Source: from})
 		}

@@ -69,7 +69,7 @@ func (a *app) launcherConfig(req dialect.Request, log zerolog.Logger) hosts.Laun
 	c := hosts.LauncherConfig{
 		Job: req.Job, LogLevel: req.LogLevel, LogFormat: req.LogFormat, Environ: a.here.Environ, Version: a.version,
 		Hostname: here.Hostname(), Stdout: a.stdout, Stderr: a.stderr, Console: a.console, TerminationLog: a.here.TerminationLog(),
-		Guardian: here.Guardian(), Log: log,
+		Guardian: here.Guardian(), RemoveOnDeath: a.here.RemoveOnDeath, Log: log,
 	}
 	if h := req.Horovod; h != nil {
 		c.Horovod = &hosts.World{Slots: h.Slots, NICs: h.NICs}
@@ -113,6 +113,7 @@ func checkJob(found []horovod.Host) (job.Job, error) {
 func (a *app) simulate(ctx context.Context, req dialect.Request, log zerolog.Logger) error {
 	return hosts.Simulate(ctx, hosts.SimulationConfig{
 		Job: req.Job, Nodes: req.SimulateNodes, Argv: a.argv, Environ: a.here.Environ, NodeVariable: here.FakeNodeVariable,
-		Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr, Console: a.console, Guardian: here.Guardian(), Log: log,
+		Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr, Console: a.console, Guardian: here.Guardian(), RemoveOnDeath: a.here.RemoveOnDeath,
+		Log: log,
 	})
 }

@@ -38,6 +38,7 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 			return a.refused(req, here.Hostname(), err)
 		}
 		defer forget()
+		a.here.RemoveOnDeath = append(a.here.RemoveOnDeath, req.Job.Fake)
 	}
 	if req.SimulateNodes > 0 && !req.DryRun && !a.here.Simulated() {
 		return a.simulate(ctx, req, log)

@@ -72,7 +72,9 @@ type LauncherConfig struct {
 	TerminationLog string
 	// Guardian is the command of the guardian process.
 	Guardian []string
-	Log      zerolog.Logger
+	// RemoveOnDeath is what the guardian removes, too.
+	RemoveOnDeath []string
+	Log           zerolog.Logger
 }
 
 // launcher runs a job on machines that it reaches itself.
@@ -209,7 +211,9 @@ func launcherMarker() string { return launcherMark + strings.ToLower(rand.Text()
 
 // openTree begins to look after the launcher's own processes, which have the marker.
 func (l *launcher) openTree(marker string) (err error) {
-	if l.tree, err = proc.Open(proc.Config{Log: l.config.Log, Marker: marker, Guardian: l.config.Guardian}); err != nil {
+	if l.tree, err = proc.Open(proc.Config{
+		Log: l.config.Log, Marker: marker, Guardian: l.config.Guardian, RemoveOnDeath: l.config.RemoveOnDeath,
+	}); err != nil {
 		return fmt.Errorf("cannot look after processes: %w", err)
 	}
 	return nil

@@ -50,7 +50,9 @@ type SimulationConfig struct {
 	Console               Console
 	// Guardian is the command of the guardian process.
 	Guardian []string
-	Log      zerolog.Logger
+	// RemoveOnDeath is what the guardian removes, too.
+	RemoveOnDeath []string
+	Log           zerolog.Logger
 }
 
 // Simulate runs the agents of a job's nodes on this machine: each is a muster of its own, started with the same command
@@ -69,7 +71,7 @@ func Simulate(ctx context.Context, c SimulationConfig) (err error) {
 	}
 	defer view.Close() //nolint:contextcheck // it bounds itself
 	marker := "MUSTER_SIMULATION=" + strings.ToLower(rand.Text()[:12])
-	tree, err := proc.Open(proc.Config{Log: log, Marker: marker, Guardian: c.Guardian})
+	tree, err := proc.Open(proc.Config{Log: log, Marker: marker, Guardian: c.Guardian, RemoveOnDeath: c.RemoveOnDeath})
 	if err != nil {
 		return fmt.Errorf("cannot look after processes: %w", err)
 	}
