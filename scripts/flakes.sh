@@ -15,6 +15,7 @@ n=${N:-20} load=${LOAD:-8} tests=${TESTS:-.} parallel=${PARALLEL:-4}
 export MUSTER_TEST_REQUIRE=1 CGO_ENABLED=1 GORACE=atexit_sleep_ms=0
 
 packages=$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Dir}}{{end}}' "$@")
+[ -n "$packages" ] || { echo "flakes: no test lies in $*" >&2; exit 2; }
 out=build/flakes
 rm -rf $out
 mkdir -p $out

@@ -9,6 +9,7 @@ import (
 
 	"muster/internal/logtext"
 	"muster/internal/proc"
+	"muster/internal/wording"
 	"muster/launch"
 )
 
@@ -37,11 +38,11 @@ func (l *launcher) passSignals(ctx context.Context, in *launch.Interrupts, aband
 	tell := 0 // after how many seconds it is said in the log again
 	for seconds := 0; ; seconds++ {
 		nodes := l.fleet.Running()
-		text := fmt.Sprintf("stopping the workers of %d nodes with %s: SIGKILL in %v, or with another signal at once", len(nodes),
-			proc.SignalName(signal),
+		text := fmt.Sprintf("stopping the workers of %s with %s: SIGKILL in %v, or with another signal at once",
+			wording.Plural(len(nodes), "node"), proc.SignalName(signal),
 			logtext.Duration(max(time.Until(until), 0).Round(time.Second)))
 		if !kill {
-			text = fmt.Sprintf("killing the workers of %d nodes; another signal gives them up", len(nodes))
+			text = fmt.Sprintf("killing the workers of %s; another signal gives them up", wording.Plural(len(nodes), "node"))
 		}
 		if len(nodes) > 0 && !l.config.Console.Show(text) && seconds >= tell {
 			tell = 2*tell + int(logtext.RepeatFirst.Seconds())
