@@ -281,14 +281,14 @@ func TestJobFileTwice(t *testing.T) {
 	}
 }
 
-// Exit codes at which several groups of a job end it are all taken, each once.
+// Exit codes at which a job of several groups ends, by its own policies and by those of each group, are all taken, each once.
 func TestJobFileFatalCodes(t *testing.T) {
 	t.Parallel()
-	task := "  - {policies: [{exitCode: %d, action: AbortJob}], name: t%d, " +
+	task := "  - {policies: [{exitCode: 3, action: AbortJob}], name: t%d, " +
 		"template: {spec: {containers: [{name: c, command: [sh, -c, 'true']}]}}}\n"
 	text := "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: j}\nspec:\n" +
-		"  policies: [{event: PodEvicted, action: AbortJob}]\n  tasks:\n" + fmt.Sprintf(task, 3, 1) +
-		fmt.Sprintf(task, 4, 2) + fmt.Sprintf(task, 3, 3)
+		"  policies: [{event: PodEvicted, action: AbortJob}, {exitCode: 4, action: AbortJob}, {exitCode: 3, action: TerminateJob}]\n" +
+		"  tasks:\n" + fmt.Sprintf(task, 1) + fmt.Sprintf(task, 2)
 	req, err := dialect.Read("run", dialect.Invocation{
 		Argv0: "muster", Args: []string{"-f", "f.yaml"}, Machine: dialect.Machine{FreePort: func() (int, error) { return 4321, nil }},
 		ReadFile: func(string) ([]byte, error) { return []byte(text), nil },

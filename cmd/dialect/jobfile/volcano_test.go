@@ -26,6 +26,7 @@ func TestVolcanoPolicies(t *testing.T) {
 	const (
 		anew   = "--max-restarts 3 --backoff-limit 3"
 		ends   = "--max-restarts 0 --restart-limit 3"
+		only3  = "--restart-policy exit-code --retryable-exit-codes 3 "
 		others = "different policies of failed or lost pods"
 	)
 	for _, c := range []struct {
@@ -45,7 +46,7 @@ func TestVolcanoPolicies(t *testing.T) {
 		{
 			"some are retried", "{exitCode: 3, action: RestartJob}, {event: PodFailed, action: TerminateJob}",
 			[]string{""},
-			"--restart-policy exit-code --retryable-exit-codes 3 " + anew, "",
+			only3 + anew, "",
 		},
 		{
 			"none is, after the event", "{event: PodFailed, action: AbortJob}, {exitCode: 3, action: RestartJob}",
@@ -53,6 +54,56 @@ func TestVolcanoPolicies(t *testing.T) {
 			ends, "",
 		},
 		{"a code ends the job", "{exitCode: 3, action: AbortJob}", []string{""}, "--fatal-exit-codes 3 " + anew, ""},
+		{
+			"several do", "{exitCode: 42, action: AbortJob}, {exitCode: 3, action: AbortJob}",
+			[]string{""},
+			"--fatal-exit-codes 3,42 " + anew, "",
+		},
+		{"only some are retried", "{exitCode: 3, action: RestartJob}", []string{""}, only3 + anew, ""},
+		{
+			"beside a loss and one that ends the job",
+			"{exitCode: 4, action: AbortJob}, {exitCode: 3, action: RestartJob}, {event: PodEvicted, action: RestartJob}",
+			[]string{""},
+			only3 + anew, "",
+		},
+		{
+			"a task's event is asked before the job's codes", "{exitCode: 3, action: RestartJob}",
+			slices.Repeat([]string{"{event: PodFailed, action: AbortJob}"}, 2),
+			ends, "",
+		},
+		{
+			"and its restart", "{exitCode: 3, action: AbortJob}",
+			[]string{"{event: PodFailed, action: RestartTask}"},
+			anew, "",
+		},
+		{
+			"a task's event of losses is not", "{exitCode: 3, action: AbortJob}", []string{"{event: PodEvicted, action: RestartTask}"},
+			"--fatal-exit-codes 3 " + anew, "",
+		},
+		{
+			"a task's code is asked before the job's", "{exitCode: 3, action: AbortJob}, {exitCode: 4, action: AbortJob}",
+			slices.Repeat([]string{"{exitCode: 3, action: RestartJob}, {event: PodFailed, action: RestartJob}"}, 2),
+			anew, "",
+		},
+		{
+			"a task has a code of its own and the job's", "{exitCode: 4, action: AbortJob}",
+			[]string{"{exitCode: 3, action: AbortJob}"},
+			"--fatal-exit-codes 3,4 " + anew, "",
+		},
+		{
+			"the same codes in each task", "",
+			[]string{
+				"{exitCode: 3, action: AbortJob}, {exitCode: 4, action: AbortJob}",
+				"{exitCode: 4, action: AbortJob}, {exitCode: 3, action: AbortJob}",
+			},
+			"--fatal-exit-codes 3,4 " + anew, "",
+		},
+		{
+			"an event twice in one policy", "{event: PodFailed, events: [PodFailed, PodEvicted, PodEvicted], action: AbortJob}",
+			[]string{""},
+			"--restart-limit 0 --max-restarts 0", "",
+		},
+		{"all of it anew", "{event: '*', action: RestartJob}", []string{""}, anew, ""},
 		{"a loss ends the job", "{events: [PodEvicted], action: AbortJob}", []string{""}, "--restart-limit 0 " + anew, ""},
 		{"all of it", "{event: '*', action: AbortJob}", []string{""}, "--restart-limit 0 --max-restarts 0", ""},
 		{"the same in each task", "", slices.Repeat([]string{"{event: PodFailed, action: AbortJob}"}, 2), ends, ""},
@@ -82,6 +133,17 @@ func TestVolcanoPolicies(t *testing.T) {
 		{"success is no failure", "{event: TaskCompleted, action: RestartJob}", []string{""}, "", "cannot do RestartJob at TaskCompleted"},
 		{"other tasks", "", []string{"{event: PodFailed, action: AbortJob}", ""}, "", others},
 		{"other losses", "", []string{"", "{event: PodEvicted, action: AbortJob}"}, "", others},
+		{"a code of one task", "", []string{"{exitCode: 3, action: AbortJob}", ""}, "", others},
+		{"a code that one task retries", "", []string{"", "{exitCode: 3, action: RestartJob}"}, "", others},
+		{
+			"a code that another task's event comes before", "{exitCode: 3, action: AbortJob}",
+			[]string{"{event: PodFailed, action: RestartJob}", ""},
+			"", others,
+		},
+		{"a code twice", "{exitCode: 3, action: AbortJob}, {exitCode: 0x3, action: RestartJob}", []string{""}, "", "has the exitCode 3"},
+		{"all and one", "{event: '*', action: AbortJob}, {event: PodEvicted, action: RestartJob}", []string{""}, "", "no other event"},
+		{"all and one, in one policy", "", []string{"{events: [PodFailed, '*'], action: AbortJob}"}, "", "no other event"},
+		{"all is no success", "{event: '*', action: CompleteJob}", []string{""}, "", "cannot do CompleteJob at *"},
 		{"any task is done", "{event: TaskCompleted, action: CompleteJob}", []string{"", ""}, "", "muster knows success of all nodes"},
 		{"the workers are done", "", []string{"", "{event: TaskCompleted, action: CompleteJob}"}, "", "muster knows success of all nodes"},
 	} {
@@ -113,7 +175,12 @@ func TestVolcanoPoliciesSaid(t *testing.T) {
 	t.Parallel()
 	const (
 		failed = "--max-restarts 0: a pod that fails ends the job"
+		lost   = "--restart-limit 0: a node that is lost ends the job"
 		anew   = "muster starts all workers anew together"
+		only   = "--restart-policy exit-code --retryable-exit-codes 3: no other code is retried"
+		every  = "'*' counts for pods that fail or are lost, and not for a task that is complete: a job whose workers succeed has succeeded"
+		pod    = "replicas: 2, template: {spec: {containers: [{name: c, command: [x]}]}}}"
+		late   = "no effect: the policies of each task come first"
 		more   = anew + ", and goes on when a lost node is replaced"
 	)
 	for name, c := range map[string]struct {
@@ -135,21 +202,68 @@ func TestVolcanoPoliciesSaid(t *testing.T) {
 			"maxRetry: 5, policies: [{events: [PodFailed, PodEvicted], action: AbortJob}]",
 			map[string]string{
 				"maxRetry":           "no effect: policies end the job when a pod fails or is lost",
-				"policies[0].action": failed + "; --restart-limit 0: a node that is lost ends it too",
+				"policies[0].action": failed + "; " + lost,
 			},
 		},
 		"a loss ends the job, a failure does not": {
 			"maxRetry: 5, policies: [{event: PodFailed, action: RestartJob}, {event: PodEvicted, action: AbortJob}]",
 			map[string]string{
 				"maxRetry":           "--backoff-limit 5: restarts of all nodes together",
-				"policies[0].action": anew, "policies[1].action": "--restart-limit 0: a node that is lost ends the job",
+				"policies[0].action": anew, "policies[1].action": lost,
 			},
+		},
+		"all events end it": {
+			"policies: [{event: '*', action: AbortJob}]",
+			map[string]string{"policies[0].action": every + "; " + failed + "; " + lost},
+		},
+		"all events start it anew": {
+			"policies: [{event: '*', action: RestartJob}]", map[string]string{"policies[0].action": every + "; " + more},
+		},
+		"another event beside": {
+			"policies: [{events: [PodPending, PodFailed], action: AbortJob}]",
+			map[string]string{
+				"policies[0].action": "all nodes start together, and pods that find no machine are the cluster's; " + failed +
+					"; --restart-limit 3: how often a lost node is replaced",
+			},
+		},
+		"codes": {
+			"policies: [{exitCode: 3, action: AbortJob}, {exitCode: 4, action: RestartJob}, {event: PodFailed, action: RestartJob}]",
+			map[string]string{
+				"policies[0].exitCode": "--fatal-exit-codes 3", "policies[1].action": anew, "policies[2].action": anew,
+			},
+		},
+		"codes that are retried": {
+			"policies: [{exitCode: 4, action: AbortJob}, {exitCode: 3, action: RestartJob}]",
+			map[string]string{"policies[0].exitCode": "a pod that fails with this code is not started anew", "policies[1].action": only},
+		},
+		"codes before an end": {
+			"policies: [{exitCode: 4, action: AbortJob}, {event: PodFailed, action: AbortJob}, {exitCode: 3, action: RestartJob}]",
+			map[string]string{
+				"policies[0].exitCode": "a pod that fails with this code is not started anew",
+				"policies[2].exitCode": "no effect: the policy of an event before it counts for every exit code",
+			},
+		},
+		"what a task says first": {
+			"policies: [{exitCode: 3, action: RestartJob}, {exitCode: 4, action: AbortJob}, {event: PodFailed, action: RestartJob}], " +
+				"tasks: [{policies: [{event: PodFailed, action: AbortJob}], name: a, " + pod + ", {policies: [{event: PodFailed, " +
+				"action: TerminateJob}], name: b, " + pod + "]",
+			map[string]string{
+				"policies[0].action": late, "policies[1].exitCode": late, "policies[2].action": late,
+				"tasks[0].policies[0].action": failed + "; --restart-limit 3: how often a lost node is replaced",
+				"tasks[1].policies[0].action": failed + "; --restart-limit 3: how often a lost node is replaced",
+			},
+		},
+		"half of what the job says": {
+			"policies: [{event: '*', action: AbortJob}], tasks: [{policies: [{event: PodFailed, action: RestartJob}], " + pod + "]",
+			map[string]string{"policies[0].action": every + "; " + lost, "tasks[0].policies[0].action": anew},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f, err := read("apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: j}\nspec: {"+c.spec+
-				", tasks: [{replicas: 2, template: {spec: {containers: [{name: c, command: [x]}]}}}]}", nil)
+			if !strings.Contains(c.spec, "tasks:") {
+				c.spec += ", tasks: [{" + pod + "]"
+			}
+			f, err := read("apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: j}\nspec: {"+c.spec+"}", nil)
 			if err != nil {
 				t.Fatal(err)
 			}
