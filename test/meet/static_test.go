@@ -168,7 +168,8 @@ func TestMeetStaticTorchrun(t *testing.T) {
 			ours := map[int]*drive.Job{}
 			for rank := range c.nodes {
 				if rank != c.theirs { // one import of torch for both lives of its worker
-					args := slices.Concat(drive.Warm("torch"), []string{"torchrun"}, flags, []string{fmt.Sprint("--node-rank=", rank), script})
+					args := slices.Concat(drive.Warm("torch"), []string{"torchrun"}, flags,
+						[]string{fmt.Sprint("--node-rank=", rank), script})
 					ours[rank] = drive.Start(t, append(m.Environ(rank), "PYTHON_EXEC="+testutil.Torch(t)), args...)
 					m.Agents = append(m.Agents, ours[rank])
 				}
