@@ -37,7 +37,7 @@ var checkedJobs = []struct {
 		j.hosts[1].Cut(j.hosts[3])
 	}, []int{1, 3}, errhint.Undecided, []string{"link", "node1", "node3"}},
 	{"a slow node", []string{"--exclude-straggler", "--straggler-factor=20"}, func(j *nodes) {
-		j.hosts[3].Rate(50_000)
+		j.hosts[3].Rate(20_000) // the others are slow, too, on a busy machine
 	}, []int{3}, errhint.Straggler, []string{"node3", "straggler"}},
 }
 
