@@ -228,7 +228,7 @@ func jobSet(v value) {
 					}
 					o.note(Applied, "--success-policy")
 				},
-				"targetReplicatedJobs": func(t value) { targets = t.texts(); target = t },
+				"targetReplicatedJobs": func(t value) { targets, target = slices.Compact(slices.Sorted(slices.Values(t.texts()))), t },
 			})
 		},
 		"failurePolicy": func(p value) {

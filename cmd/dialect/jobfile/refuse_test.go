@@ -386,3 +386,15 @@ func TestSecretBeside(t *testing.T) {
 		}
 	}
 }
+
+// A job of a JobSet that is named twice is not all of them.
+func TestTargetReplicatedJobsTwice(t *testing.T) {
+	t.Parallel()
+	job := "{name: %s, template: {spec: {template: {spec: {containers: [{name: c, command: [x]}]}}}}}"
+	text := "apiVersion: jobset.x-k8s.io/v1alpha2\nkind: JobSet\nmetadata: {name: j}\nspec:\n" +
+		"  successPolicy: {targetReplicatedJobs: [worker, worker]}\n  replicatedJobs: [" +
+		strings.Replace(job, "%s", "driver", 1) + ", " + strings.Replace(job, "%s", "worker", 1) + "]\n"
+	if _, err := read(text, nil); err == nil || !strings.Contains(err.Error(), "muster knows success of all nodes") {
+		t.Error(err)
+	}
+}
