@@ -98,7 +98,7 @@ func readJobFile(inv Invocation, words *ownWords, args []string, wrong *problems
 	o := jobfile.Options{
 		File: word.text, Content: content, Kind: words.Kind.text, Name: words.Name.text, Secrets: words.Secrets.text,
 		Lenient: words.Lenient.switched(), Explain: inv.Explain, Args: args, Given: map[string]bool{}, ReadFile: inv.ReadFile,
-		ReadDir: inv.ReadDir, Run: insideRun, NameFlag: inv.JobNameFlag,
+		ReadDir: inv.ReadDir, Run: insideRun, NameFlag: inv.JobNameFlag, Success: words.SuccessPolicy.given,
 	}
 	for _, s := range words.Set.pieces() {
 		o.Set = append(o.Set, s.text)

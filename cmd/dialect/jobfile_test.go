@@ -5,12 +5,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"muster/cmd/dialect"
+	"muster/cmd/dialect/jobfile"
 	"muster/internal/errhint"
 	"muster/launch/job"
 )
@@ -317,6 +319,50 @@ func TestTitleOfNativeShowsNoSecret(t *testing.T) {
 		})
 		if err != nil || !req.File.Native || req.Job.Command.Title != want {
 			t.Errorf("%s: %q, want %q, %v", command, req.Job.Command.Title, want, err)
+		}
+	}
+}
+
+// TestSuccessPolicyGiven: --success-policy, which refusals advise, takes the place of what a file says of success.
+func TestSuccessPolicyGiven(t *testing.T) {
+	t.Parallel()
+	const (
+		pod     = "template: {spec: {containers: [{name: c, command: [x]}]}}"
+		batch   = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j}\nspec: {successPolicy: {rules: [{succeededCount: 1}]}, " + pod + "}\n"
+		jobSet  = "apiVersion: jobset.x-k8s.io/v1alpha2\nkind: JobSet\nmetadata: {name: j}\nspec: {%sreplicatedJobs: [%s, %s]}\n"
+		one     = "{name: NAME, replicas: 2, template: {spec: {" + pod + "}}}"
+		volcano = "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: j}\nspec: {%stasks: [{name: a, " + pod +
+			"}, {name: b, %s" + pod + "}]}\n"
+		complete = "policies: [{event: TaskCompleted, action: CompleteJob}], "
+	)
+	for name, text := range map[string]string{
+		"Job": batch,
+		"JobSet": fmt.Sprintf(jobSet, "successPolicy: {targetReplicatedJobs: [b]}, ", strings.Replace(one, "NAME", "a", 1),
+			strings.Replace(one, "NAME", "b", 1)),
+		"minSuccess":             fmt.Sprintf(volcano, "minSuccess: 1, ", ""),
+		"any task is complete":   fmt.Sprintf(volcano, complete, ""),
+		"the second is complete": fmt.Sprintf(volcano, "", complete),
+	} {
+		for _, given := range []bool{false, true} {
+			args := []string{"-f", "job.yaml"}
+			if given {
+				args = append(args, "--success-policy", "any")
+			}
+			req, err := dialect.Read("run", dialect.Invocation{
+				Argv0: "muster", Args: args, ReadFile: func(string) ([]byte, error) { return []byte(text), nil }, Explain: true,
+			})
+			if !given {
+				if err == nil || !strings.Contains(errhint.Of(err), "give --success-policy") {
+					t.Errorf("%s: %v (%s)", name, err, errhint.Of(err))
+				}
+				continue
+			}
+			told := err == nil && slices.ContainsFunc(req.File.Lines, func(l jobfile.Line) bool {
+				return strings.HasPrefix(l.As, "no effect: --success-policy says")
+			})
+			if err != nil || req.Job.Restart.Success != job.QuorumAny || !told {
+				t.Errorf("%s: %v, %v, told %v", name, err, req.Job.Restart.Success, told)
+			}
 		}
 	}
 }

@@ -50,7 +50,7 @@ func (v value) batchSpec(role string, indexed bool) batch {
 		"suspend":               off("the job is suspended: nothing would start"),
 		"podFailurePolicy":      func(p value) { p.podFailurePolicy() },
 		"successPolicy": func(p value) {
-			p.refuse("leave it out, or give --success-policy rank0", "of success policies muster has all, any and rank0, for all nodes")
+			p.succeeds("leave it out, or give --success-policy rank0", "of success policies muster has all, any and rank0, for all nodes")
 		},
 		"backoffLimitPerIndex": func(n value) {
 			n.refuse("give backoffLimit for all nodes together", "the nodes of a training start anew together")
@@ -285,7 +285,7 @@ func jobSet(v value) {
 		case len(targets) == len(jobs):
 			target.note(Applied, "all nodes decide")
 		default:
-			target.refuse("leave it out, or give --success-policy", "muster knows success of all nodes, of any, and of the first")
+			target.succeeds("leave it out, or give --success-policy", "muster knows success of all nodes, of any, and of the first")
 		}
 	}
 	if restarts.node != nil {

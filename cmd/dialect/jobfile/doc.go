@@ -35,6 +35,9 @@ type Options struct {
 	Secrets string
 	// Given are the variables that somebody else gives the workers, and that the file need not.
 	Given map[string]bool
+	// Success reports whether somebody else says whose success is the job's, by --success-policy: what the file says of it
+	// has no effect.
+	Success bool
 	// Lenient lists unknown fields where they would be refused. Explain lists what is missing for a start.
 	Lenient, Explain bool
 	// Args stand behind the arguments of every replica's command.

@@ -120,3 +120,14 @@ func (v value) quorum(success, fail string) {
 	v.setting("success-policy", success)
 	v.setting("fail-policy", fail)
 }
+
+// succeeds is for a value that says whose success is the job's, as muster cannot tell it.
+func (v value) succeeds(hint, format string, args ...any) {
+	if v.r.Success {
+		v.note(Mapped, bySuccess)
+		return
+	}
+	v.refuse(hint, format, args...)
+}
+
+const bySuccess = "no effect: --success-policy says whose success is the job's"

@@ -49,7 +49,7 @@ func volcanoJob(v value) {
 			p.note(Mapped, "svc and env: nodes are told the names and the number of each other; ssh and MPI plug-ins are the cluster's")
 		},
 		"minSuccess": func(n value) {
-			n.refuse("leave it out, or give --success-policy", "muster knows success of all nodes, of any, and of the first")
+			n.succeeds("leave it out, or give --success-policy", "muster knows success of all nodes, of any, and of the first")
 		},
 		"volumes": cluster(whyVolumes),
 	}.leave(whyAfter, "ttlSecondsAfterFinished").
@@ -69,6 +69,12 @@ func volcanoJob(v value) {
 			least.note(Mapped, "no worker starts before all nodes of the job are there")
 		}
 	}
+	if r.Success {
+		rules.overruled()
+		for i := range tasks {
+			tasks[i].rules.overruled()
+		}
+	}
 	if len(tasks) > 0 { // else there is no pod, which is refused
 		v.volcanoSettle(rules, tasks, retried, retries)
 	}
@@ -85,6 +91,14 @@ func volcanoJob(v value) {
 			vars = append(vars, own("VC_"+name+"_HOSTS", strings.Join(hosts, ",")), own("VC_"+name+"_NUM", strconv.Itoa(t.n)))
 		}
 		return vars
+	}
+}
+
+// overruled drops what policies say of whose success is the job's.
+func (r *volcanoRules) overruled() {
+	if r.complete.node != nil {
+		r.complete.note(Mapped, bySuccess)
+		r.complete = value{}
 	}
 }
 

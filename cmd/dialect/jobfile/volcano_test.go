@@ -286,10 +286,12 @@ func TestVolcanoAdmission(t *testing.T) {
 	t.Parallel()
 	const pod = "template: {spec: {containers: [{name: c, command: [x]}]}}"
 	for spec, want := range map[string]string{
-		"tasks: [{name: a, " + pod + "}, {name: b, " + pod + "}, {name: a, " + pod + "}]": "spec.tasks[2].name: a task before this one has the name a",
-		"plugins: {svcs: []}, tasks: [{" + pod + "}]":                                     `job.yaml:4:18: spec.plugins.svcs: unknown value "svcs": did you mean svc?`,
-		"plugins: [svc], tasks: [{" + pod + "}]":                                          "spec.plugins: give a map",
-		"plugins: {svc: [], env: [], ssh: []}, tasks: [{" + pod + "}, {" + pod + "}]":     "",
+		"tasks: [{name: a, " + pod + "}, {name: b, " + pod + "}, {name: a, " + pod + "}]": "tasks[2].name: a task before this one has the name a",
+
+		"plugins: {svcs: []}, tasks: [{" + pod + "}]": `4:18: spec.plugins.svcs: unknown value "svcs": did you mean svc?`,
+		"plugins: [svc], tasks: [{" + pod + "}]":      "spec.plugins: give a map",
+
+		"plugins: {svc: [], env: [], ssh: []}, tasks: [{" + pod + "}, {" + pod + "}]": "",
 	} {
 		f, err := read("apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: j}\nspec: {"+spec+"}\n", nil)
 		switch {
