@@ -10,6 +10,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"muster/cmd/dialect/jobfile"
 	"muster/internal/errhint"
 	"muster/launch/job"
 )
@@ -64,7 +65,7 @@ func yamlMap(file string, content []byte, of string) (*yaml.Node, error) {
 	case errors.Is(err, io.EOF): // an empty file has no settings
 		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("cannot read %s: %s", file, yamlText(err))
+		return nil, fmt.Errorf("cannot read %s: %s", file, jobfile.SyntaxText(content, err))
 	}
 	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("cannot read %s: there is more than one YAML document in it", file)
@@ -78,9 +79,6 @@ func yamlMap(file string, content []byte, of string) (*yaml.Node, error) {
 	}
 	return top, nil
 }
-
-// yamlText is the parser's message without its own prefix.
-func yamlText(err error) string { return strings.TrimPrefix(err.Error(), "yaml: ") }
 
 func configWord(key, node *yaml.Node, list []*option) (o *option, text string, err error) {
 	flag := strings.TrimPrefix(strings.ReplaceAll(key.Value, "_", "-"), "--")

@@ -9,6 +9,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"muster/cmd/dialect/jobfile"
 	"muster/launch/job"
 )
 
@@ -25,7 +26,7 @@ func (h *horovodJob) config() {
 	}
 	var sections map[string]yaml.Node
 	if err := yaml.Unmarshal(content, &sections); err != nil {
-		h.refuse(h.w.configFile, fmt.Errorf("%s: %s", file.text, yamlText(err)))
+		h.refuse(h.w.configFile, fmt.Errorf("%s: %s", file.text, jobfile.SyntaxText(content, err)))
 		return
 	}
 	source := func(node *yaml.Node) job.Source {

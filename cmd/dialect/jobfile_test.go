@@ -327,8 +327,9 @@ func TestTitleOfNativeShowsNoSecret(t *testing.T) {
 func TestSuccessPolicyGiven(t *testing.T) {
 	t.Parallel()
 	const (
-		pod     = "template: {spec: {containers: [{name: c, command: [x]}]}}"
-		batch   = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j}\nspec: {successPolicy: {rules: [{succeededCount: 1}]}, " + pod + "}\n"
+		pod   = "template: {spec: {containers: [{name: c, command: [x]}]}}"
+		batch = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j}\nspec: {successPolicy: {rules: [{succeededCount: 1}]}, " +
+			pod + "}\n"
 		jobSet  = "apiVersion: jobset.x-k8s.io/v1alpha2\nkind: JobSet\nmetadata: {name: j}\nspec: {%sreplicatedJobs: [%s, %s]}\n"
 		one     = "{name: NAME, replicas: 2, template: {spec: {" + pod + "}}}"
 		volcano = "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: j}\nspec: {%stasks: [{name: a, " + pod +
@@ -364,5 +365,17 @@ func TestSuccessPolicyGiven(t *testing.T) {
 				t.Errorf("%s: %v, %v, told %v", name, err, req.Job.Restart.Success, told)
 			}
 		}
+	}
+}
+
+// TestConfigLine: of a settings file that is no YAML the line is named in which the mistake is.
+func TestConfigLine(t *testing.T) {
+	t.Parallel()
+	_, err := dialect.Read("run", dialect.Invocation{
+		Argv0: "muster", Args: []string{"--config", "c.yaml", "train.py"},
+		ReadFile: func(string) ([]byte, error) { return []byte("#\nmax-restarts: 3\nenv: [A=1, B=2\ngrace: 3s\n"), nil },
+	})
+	if err == nil || !strings.Contains(err.Error(), "cannot read c.yaml: line 3: did not find expected ',' or ']'") {
+		t.Error(err)
 	}
 }

@@ -287,6 +287,10 @@ func TestReadNoYAML(t *testing.T) {
 		"a: &base2 1\nb: [*base2, *base]\n":                                               "job.yaml:2:13: unknown anchor 'base'",
 		"kind: Job\nb: \x01\n":                                                            "job.yaml:2:4: control characters",
 		"kind: Job\nbä: \xff\n":                                                           "job.yaml:2:6: invalid leading UTF-8",
+		"kind: Job\na: [1, 2\nb: 3\n":                                                     "job.yaml:2: did not find expected ',' or ']'",
+		"kind: Job\na: {b: 1\n\nc: {\n":                                                   "job.yaml:2: did not find expected ',' or '}'",
+		"a:\n  b: 1\n c: 2\n":                                                             "job.yaml:3: did not find expected key",
+		"kind: Job\na: 1\n\nb: ]\n":                                                       "job.yaml:4: did not find expected node content",
 	} {
 		if _, err := read(text, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)

@@ -286,7 +286,7 @@ func TestVolcanoAdmission(t *testing.T) {
 	t.Parallel()
 	const pod = "template: {spec: {containers: [{name: c, command: [x]}]}}"
 	for spec, want := range map[string]string{
-		"tasks: [{name: a, " + pod + "}, {name: b, " + pod + "}, {name: a, " + pod + "}]": "tasks[2].name: a task before this one has the name a",
+		"tasks: [{name: a, " + pod + "}, {" + pod + "}, {name: a, " + pod + "}]": "[2].name: a task before this one has the name a",
 
 		"plugins: {svcs: []}, tasks: [{" + pod + "}]": `4:18: spec.plugins.svcs: unknown value "svcs": did you mean svc?`,
 		"plugins: [svc], tasks: [{" + pod + "}]":      "spec.plugins: give a map",

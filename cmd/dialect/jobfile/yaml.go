@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -62,10 +63,33 @@ func documents(file string, content []byte) ([]*yaml.Node, error) {
 
 var lineOfError = lazyregexp.New(`^line ([0-9]+): `)
 
+// grammarErrors begin what the parser says of the order of what it has read, whose line it counts from 0.
+var grammarErrors = []string{
+	"did not find expected <", "did not find expected node content", "did not find expected '-' indicator", "did not find expected key",
+	"did not find expected ',' or", "found undefined tag handle", "found duplicate %", "found incompatible YAML document",
+}
+
+// SyntaxText is what the parser of YAML says of an error in a content, without its own prefix and with the line that it
+// means; of the end it is the last one.
+func SyntaxText(content []byte, err error) string {
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	m := lineOfError().FindStringSubmatch(text)
+	if m == nil {
+		return text
+	}
+	rest := strings.TrimPrefix(text, m[0])
+	n, err := strconv.Atoi(m[1])
+	if err == nil && slices.ContainsFunc(grammarErrors, func(begin string) bool { return strings.HasPrefix(rest, begin) }) {
+		last := bytes.Count(bytes.TrimRight(content, "\n"), []byte("\n")) + 1
+		return fmt.Sprintf("line %d: %s", min(n+1, last), rest)
+	}
+	return text
+}
+
 // syntaxError says where the parser gave up. It names the tab or the byte where that is the reason, whose place the
 // parser does not say; nor does it count its first line.
 func syntaxError(file string, content []byte, err error) error {
-	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	text := SyntaxText(content, err)
 	line := 1
 	if m := lineOfError().FindStringSubmatch(text); m != nil {
 		line, _ = strconv.Atoi(m[1])
