@@ -418,6 +418,29 @@ func TestChangeIsToldAgain(t *testing.T) {
 	}
 }
 
+// A change is told again until the workers ask for their places: one that begins a world throws away what it has heard.
+func TestChangeIsToldUntilTheyAsk(t *testing.T) {
+	t.Parallel()
+	w := begin(t, unlimited, "A:2")
+	p := w.running(2, "A:0", "A:1")
+	first := w.listens("A:0", 0)
+	w.source.set("A:2 B:1", nil)
+	for range 2 {
+		if change, _ := first.change(t); change != "2" {
+			t.Errorf("told %s", change)
+		}
+	}
+	w.source.set("A:2", nil) // the next world is as this one
+	n := w.source.count()
+	testutil.Eventually(t, patience, "a discovery", func() bool { return w.source.count() > n+1 })
+	one := w.ask("A:1")
+	w.want("A:0", w.ask("A:0"), "0,2,0,2,0,1")
+	w.want("A:1", one, "1,2,1,2,0,1")
+	p[0].exit(0)
+	p[1].exit(0)
+	w.wantEnd(0, "")
+}
+
 // A worker whose connection broke asks again; that is not another readiness.
 func TestAskingAgain(t *testing.T) {
 	w := begin(t, unlimited, "A:2")

@@ -10,7 +10,12 @@ import (
 	"muster/horovod/notify"
 )
 
-// notifier tells one worker of one change until it was understood or is not true any more. Horovod's driver tries once.
+// tellAgain is the time between two tellings of a change that was understood. A worker that begins a world throws away
+// what it was told before that (State.on_reset of horovod/common/elastic.py), and might train on without new hosts for ever.
+const tellAgain = 5 * time.Second
+
+// notifier tells one worker of one change again and again, until it is not true any more or a world ends. Horovod's driver
+// tries once.
 type notifier struct {
 	log    zerolog.Logger
 	dialer notify.Dialer
@@ -62,12 +67,15 @@ func (t *notifier) nextLocked() {
 
 func (t *notifier) run(ctx context.Context) {
 	warned := 0
+	var again <-chan time.Time
 	for {
 		select {
 		case <-t.wake:
+		case <-again:
 		case <-ctx.Done():
 			return
 		}
+		again = nil
 		for {
 			t.mu.Lock()
 			to, change, serial := t.to, t.change, t.serial
@@ -86,11 +94,9 @@ func (t *notifier) run(ctx context.Context) {
 			cut()
 			t.mu.Lock()
 			current := serial == t.serial
-			if err == nil && current {
-				t.to, t.change = "", notify.NoChange
-			}
 			t.mu.Unlock()
 			if err == nil && current || ctx.Err() != nil {
+				again = time.After(tellAgain)
 				break
 			}
 			if err != nil && current && warned != serial {
