@@ -113,7 +113,7 @@ func checkJob(found []horovod.Host) (job.Job, error) {
 func (a *app) simulate(ctx context.Context, req dialect.Request, log zerolog.Logger) error {
 	return hosts.Simulate(ctx, hosts.SimulationConfig{
 		Job: req.Job, Nodes: req.SimulateNodes, Argv: a.argv, Environ: a.here.Environ, NodeVariable: here.FakeNodeVariable,
-		Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr, Console: a.console, Guardian: here.Guardian(), RemoveOnDeath: a.here.RemoveOnDeath,
-		Log: log,
+		Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr, Console: a.console, Guardian: here.Guardian(),
+		RemoveOnDeath: a.here.RemoveOnDeath, Log: log,
 	})
 }

@@ -73,8 +73,8 @@ func OpenDriven(job job.Job, node string, outputs []*os.File, terminationLog str
 	log zerolog.Logger,
 ) (*Driven, error) {
 	s, err := OpenStatus(StatusConfig{
-		Path: job.StatusFile, TerminationLog: terminationLog, RunID: job.RunID, Name: job.Command.ShownTitle(job.Vars()), Node: node, Outputs: outputs,
-		Changed: changed, Log: log, Now: time.Now,
+		Path: job.StatusFile, TerminationLog: terminationLog, RunID: job.RunID, Name: job.Command.ShownTitle(job.Vars()), Node: node,
+		Outputs: outputs, Changed: changed, Log: log, Now: time.Now,
 	})
 	if err != nil {
 		return nil, err

@@ -77,7 +77,8 @@ func TestVolcanoPolicies(t *testing.T) {
 			anew, "",
 		},
 		{
-			"a task's event of losses is not", "{exitCode: 3, action: AbortJob}", []string{"{event: PodEvicted, action: RestartTask}"},
+			"a task's event of losses is not", "{exitCode: 3, action: AbortJob}",
+			[]string{"{event: PodEvicted, action: RestartTask}"},
 			"--fatal-exit-codes 3 " + anew, "",
 		},
 		{

@@ -123,7 +123,7 @@ func (l *look) target(ctx context.Context, pipes map[string][]*look) {
 // numbers of 32 bits, of which the kernel tells the register.
 func awaited(argument string) string {
 	register, err := strconv.ParseUint(strings.TrimPrefix(argument, "0x"), 16, 64)
-	switch pid := int32(register); { //nolint:gosec // the kernel takes the lower half, too
+	switch pid := int32(register); { // the kernel takes the lower half, too
 	case err != nil:
 		return ""
 	case pid > 0:
