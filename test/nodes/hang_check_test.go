@@ -12,9 +12,14 @@ import (
 )
 
 // pausesOnce has a worker wait where nobody sees what for, once.
-const pausesOnce = `import os, signal, sys
+const pausesOnce = `import os, signal, sys, time
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0": signal.pause()
-if os.environ["TORCHELASTIC_RESTART_COUNT"] == "1": sys.exit(7)
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "1":
+    open(os.path.join(sys.argv[1], os.environ["RANK"]), "w").close()
+    while len(os.listdir(sys.argv[1])) < 2:  # a round that is over before a node has begun it shows no check there
+        print("alone", flush=True)
+        time.sleep(.1)
+    sys.exit(7)
 `
 
 // TestHangIsFollowedByCheck: a job that does not check its node does so before it starts again after a hang for which no
@@ -23,7 +28,7 @@ func TestHangIsFollowedByCheck(t *testing.T) {
 	t.Parallel()
 	events := filepath.Join(t.TempDir(), "events")
 	j := drive.Start(t, nil, "run", "-n", "2", "--hang-timeout", "2s", "--on-hang", "restart", "--stacks", "off", "--max-restarts", "2",
-		"--grace", "1s", "--events", events, "--", "python3", "-c", pausesOnce)
+		"--grace", "1s", "--events", events, "--", "python3", "-c", pausesOnce, t.TempDir())
 	got := j.End()
 	got.Expect(t, 0, "the workers hung, and no cause was found: the nodes are checked before they start again")
 	text, err := os.ReadFile(events)
@@ -39,7 +44,7 @@ func TestHangIsFollowedByCheck(t *testing.T) {
 func TestNodesHangIsFollowedByCheck(t *testing.T) {
 	python := testutil.Torch(t)
 	t.Parallel()
-	j := newNodes(t, 2, "--no-python", python, "-c", pausesOnce)
+	j := newNodes(t, 2, "--no-python", python, "-c", pausesOnce, t.TempDir())
 	events := filepath.Join(j.dir, "events")
 	j.own = []string{"--hang-timeout=2s", "--on-hang=restart", "--stacks=off", "--grace=1s"}
 	j.flags = []string{
