@@ -310,7 +310,7 @@ exec sleep 100`, func(_ int, n *testNode) {
 	c.ends(0, 0)
 	c.lines(8)
 	c.nodes[0].wantLog(t, `"message":"the workers hang"`, `"reason":"rank 2 on node node-1 is stopped by a signal`, `"ranks":[2]`)
-	c.nodes[1].wantLog(t, "no worker has shown a sign of life for 2")
+	c.nodes[1].wantLog(t, "no worker has shown a sign of life for ") // 2 s, or more on a busy machine
 	kept, _ := filepath.Glob(c.nodes[0].path("logs/*/hangs/*.json"))
 	if len(kept) != 1 {
 		t.Fatalf("%q", kept)
