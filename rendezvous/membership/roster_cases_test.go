@@ -2,6 +2,7 @@ package membership
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -92,7 +93,10 @@ func TestFixedQuadratic(t *testing.T) {
 		r.wake(time.Second)
 		return time.Since(began)
 	}
-	free, fixed := cost(4000, false), cost(4000, true)
+	free, fixed := cost(4000, false), time.Duration(math.MaxInt64)
+	for range 5 { // another process may have the processor meanwhile
+		fixed = min(fixed, cost(4000, true))
+	}
 	t.Logf("4,000 waiting nodes, one turn of the loop: %v, with fixed ranks %v", free, fixed)
 	if fixed > 20*free && fixed > 100*time.Millisecond {
 		t.Errorf("one turn of the loop takes %v", fixed)
