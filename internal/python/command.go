@@ -1,6 +1,7 @@
 package python
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -39,10 +40,13 @@ const (
 	telling   = "hV?"
 )
 
+// ErrNoCode is the error of a command that ends with -c.
+var ErrNoCode = errors.New("-c has no value")
+
 // ParseCommand reads the arguments of an interpreter, without its own name. Errors say why such a command runs no
-// program of its own: it reads one from standard input, or only tells something.
-func ParseCommand(args []string) (Command, error) {
-	var c Command
+// program of its own: it reads one from standard input, or only tells something. The program that it names all the same
+// is returned beside the error.
+func ParseCommand(args []string) (c Command, err error) {
 	for i := 0; i < len(args); i++ {
 		word := args[i]
 		rest := args[i+1:]
@@ -50,16 +54,17 @@ func ParseCommand(args []string) (Command, error) {
 		case word == "--":
 			c.Options = append(c.Options, word)
 			if len(rest) == 0 {
-				return c, errors.New("it names no program")
+				return c, cmp.Or(err, errors.New("it names no program"))
 			}
 			c.Script, c.Args = rest[0], rest[1:]
-			return c, nil
+			return c, err
 		case word == "-":
-			return c, errors.New("it reads its program from standard input")
+			return c, cmp.Or(err, errStandardInput)
 		case strings.HasPrefix(word, "--"):
 			name, _, joined := strings.Cut(word, "=")
 			if name != "--check-hash-based-pycs" {
-				return c, fmt.Errorf("%s runs no program", word)
+				err = cmp.Or(err, fmt.Errorf("%s runs no program", word))
+				continue
 			}
 			c.Options = append(c.Options, word)
 			if !joined && len(rest) > 0 {
@@ -69,19 +74,21 @@ func ParseCommand(args []string) (Command, error) {
 			continue
 		case !strings.HasPrefix(word, "-"):
 			c.Script, c.Args = word, rest
-			return c, nil
+			return c, err
 		}
-		done, took, err := c.short(word, rest)
-		if done || err != nil {
+		done, took, shortErr := c.short(word, rest)
+		if err = cmp.Or(err, shortErr); done {
 			return c, err
 		}
 		i += took
 	}
-	return c, errors.New("it reads its program from standard input")
+	return c, cmp.Or(err, errStandardInput)
 }
 
-// short reads a word of short options and returns whether it named the program, and how many words behind it were
-// values.
+var errStandardInput = errors.New("it reads its program from standard input")
+
+// short reads a word of short options and returns whether nothing behind it is an option of Python's, and how many words
+// behind it were values.
 func (c *Command) short(word string, rest []string) (done bool, took int, err error) {
 	for j, letter := range word[1:] {
 		value := word[1+j+1:]
@@ -91,8 +98,11 @@ func (c *Command) short(word string, rest []string) (done bool, took int, err er
 				c.Options = append(c.Options, word[:1+j])
 			}
 			if value == "" {
-				if len(rest) == 0 {
-					return false, 0, fmt.Errorf("-%c has no value", letter)
+				switch {
+				case len(rest) == 0 && letter == 'c':
+					return true, 0, ErrNoCode
+				case len(rest) == 0:
+					return true, 0, fmt.Errorf("-%c has no value", letter)
 				}
 				value, rest = rest[0], rest[1:]
 			}
@@ -102,18 +112,18 @@ func (c *Command) short(word string, rest []string) (done bool, took int, err er
 				c.Module = value
 			}
 			c.Args = rest
-			return true, 0, nil
+			return true, 0, err
 		case strings.ContainsRune(withValue, letter):
 			c.Options = append(c.Options, word)
 			if value == "" && len(rest) > 0 {
 				c.Options = append(c.Options, rest[0])
-				return false, 1, nil
+				return false, 1, err
 			}
-			return false, 0, nil
+			return false, 0, err
 		case strings.ContainsRune(telling, letter):
-			return false, 0, fmt.Errorf("-%c runs no program", letter)
+			err = cmp.Or(err, fmt.Errorf("-%c runs no program", letter))
 		}
 	}
 	c.Options = append(c.Options, word)
-	return false, 0, nil
+	return false, 0, err
 }
