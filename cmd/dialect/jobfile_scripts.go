@@ -13,6 +13,7 @@ import (
 
 	"muster/cmd/dialect/jobfile"
 	"muster/internal/lazyregexp"
+	"muster/internal/python"
 	"muster/launch/job"
 )
 
@@ -103,8 +104,8 @@ func (l *lookup) command(argv []string, in string, depth int) {
 		if !l.python {
 			l.program(argv[0], in)
 		}
-		if script := pythonScript(argv[1:]); script != "" {
-			l.file("script", script, in)
+		if c, err := python.ParseCommand(argv[1:]); err == nil && c.Script != "" {
+			l.file("script", c.Script, in)
 		}
 	default:
 		l.program(argv[0], in)
@@ -157,21 +158,6 @@ func (l *lookup) job(c job.Command, in string, depth int) {
 	default:
 		l.file("script", c.Name, in)
 	}
-}
-
-// pythonScript is the script among the arguments of Python, empty for none.
-func pythonScript(args []string) string {
-	for i := 0; i < len(args); i++ {
-		switch a := args[i]; {
-		case a == "-X" || a == "-W":
-			i++
-		case !strings.HasPrefix(a, "-"):
-			return a
-		case a == "-" || strings.ContainsAny(a[1:], "cm-"): // standard input, -c, -m, and what has a long name
-			return ""
-		}
-	}
-	return ""
 }
 
 // shell looks at the arguments of a shell: a script, or the text of one command.

@@ -54,6 +54,8 @@ spec:
 		{"python, -u, gone.py", "train.py", "12:37: " + container + `.command[2]: cannot find the script "gone.py": file does not exist`},
 		{"python, -X, importtime, -c", "import x", ""},
 		{"python, -m, gone", "", ""},
+		{"python, -uW, ignore, train.py", "", ""},
+		{"python, -Xfrozen_modules=off", "gone.py", `args[0]: cannot find the script "gone.py"`},
 		{"python", "$(WHERE)/train.py", ""},
 		{"python", "$(WHERE)/gone.py", "13:22: " + container + `.args[0]: cannot find the script "/opt/gone.py"`},
 		{"/opt/bin/python, train.py", "", "12:25: " + container + `.command[0]: cannot find the program "/opt/bin/python"`},
