@@ -23,6 +23,22 @@ func TestMasterBeginsAnew(t *testing.T) {
 	}
 }
 
+// besideOthers has node 1 wait for its next round while others train without it, and returns where Next tells its error.
+func besideOthers(t *testing.T, f *fake, limit time.Duration) <-chan error {
+	t.Helper()
+	f.round, f.world = 5, map[int]int{0: 1, 2: 1}
+	n := open(t, f, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	t.Cleanup(cancel)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := n.Next(ctx, rendezvous.Member{LocalWorldSize: 1})
+		ended <- err
+	}()
+	testutil.Eventually(t, time.Minute, "the node waits", func() bool { return f.waits(1) })
+	return ended
+}
+
 // A master that was replaced while a node waits knows nothing of it: the node joins once more, whatever the others have
 // done at the new one meanwhile.
 func TestMasterBeginsAnewForWaiting(t *testing.T) {
@@ -31,16 +47,7 @@ func TestMasterBeginsAnewForWaiting(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFake(t, 2, 2)
-			f.round, f.world = 5, map[int]int{0: 1, 2: 1}
-			n := open(t, f, 1)
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-			defer cancel()
-			ended := make(chan error, 1)
-			go func() {
-				_, err := n.Next(ctx, rendezvous.Member{LocalWorldSize: 1})
-				ended <- err
-			}()
-			testutil.Eventually(t, time.Minute, "the node waits", func() bool { return f.waits(1) })
+			ended := besideOthers(t, f, 2*time.Minute)
 			f.with(func() {
 				f.forget()
 				if f.round = rounds; rounds > 0 {
@@ -67,16 +74,7 @@ func TestMasterForgetsWaiting(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFake(t, 2, 2)
-			f.round, f.world = 5, map[int]int{0: 1, 2: 1}
-			n := open(t, f, 1)
-			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-			defer cancel()
-			ended := make(chan error, 1)
-			go func() {
-				_, err := n.Next(ctx, rendezvous.Member{LocalWorldSize: 1})
-				ended <- err
-			}()
-			testutil.Eventually(t, time.Minute, "the node waits", func() bool { return f.waits(1) })
+			ended := besideOthers(t, f, 3*time.Minute)
 			f.with(func() {
 				f.waiting = map[int]int{0: 1}
 				if train {
