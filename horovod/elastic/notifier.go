@@ -76,38 +76,32 @@ func (t *notifier) run(ctx context.Context) {
 			return
 		}
 		again = nil
-		for {
-			t.mu.Lock()
-			to, change, serial := t.to, t.change, t.serial
-			worker, known := t.workers[to]
-			// Workers ignore what is not later than the last message, in whole seconds.
-			t.last = max(t.last+1, time.Now().Unix())
-			at := time.Unix(t.last, 0)
-			telling, cut := context.WithCancel(ctx)
-			t.cut = cut
-			t.mu.Unlock()
-			if to == "" || !known {
-				cut()
-				break // until it registers
-			}
-			err := notify.Tell(telling, t.dialer, worker, at, change)
+		t.mu.Lock()
+		to, change, serial := t.to, t.change, t.serial
+		worker, known := t.workers[to]
+		// Workers ignore what is not later than the last message, in whole seconds.
+		t.last = max(t.last+1, time.Now().Unix())
+		at := time.Unix(t.last, 0)
+		telling, cut := context.WithCancel(ctx)
+		t.cut = cut
+		t.mu.Unlock()
+		if to == "" || !known {
 			cut()
-			t.mu.Lock()
-			current := serial == t.serial
-			t.mu.Unlock()
-			if err == nil && current || ctx.Err() != nil {
-				again = time.After(tellAgain)
-				break
-			}
-			if err != nil && current && warned != serial {
-				warned = serial
-				t.log.Warn().Err(err).Str("worker", to).Msg("a worker was not told that hosts changed: it is tried again")
-			}
-			select {
-			case <-time.After(tickTime):
-			case <-ctx.Done():
-				return
-			}
+			continue // until it registers
+		}
+		err := notify.Tell(telling, t.dialer, worker, at, change)
+		cut()
+		if err == nil {
+			again = time.After(tellAgain)
+			continue
+		}
+		again = time.After(tickTime)
+		t.mu.Lock()
+		current := serial == t.serial
+		t.mu.Unlock()
+		if current && warned != serial && ctx.Err() == nil {
+			warned = serial
+			t.log.Warn().Err(err).Str("worker", to).Msg("a worker was not told that hosts changed: it is tried again")
 		}
 	}
 }
