@@ -17,6 +17,12 @@ metadata: {name: bert}
 spec: {policies: [{event: PodFailed, action: POLICY}], maxRetry: 3, tasks: [{name: w, replicas: 2,
   template: {spec: {containers: [{name: c, image: a, command: COMMAND}]}}}]}
 `
+		neverVolcano = `kind: Job
+apiVersion: batch.volcano.sh/v1alpha1
+metadata: {name: bert}
+spec: {maxRetry: 3, tasks: [{name: w, replicas: 2, template: {spec: {restartPolicy: Never, containers: [{name: c, image: a,
+  command: COMMAND}]}}}]}
+`
 		batch = `kind: Job
 apiVersion: batch/v1
 metadata: {name: bert}
@@ -41,7 +47,9 @@ spec:
 	}{
 		{strings.ReplaceAll(volcano, "POLICY", "AbortJob"), `[x]`, 0, 0},
 		{strings.ReplaceAll(volcano, "POLICY", "AbortJob"), native, 2, 0},
-		{strings.ReplaceAll(volcano, "POLICY", "RestartJob"), `[x]`, 3, 3},
+		{strings.ReplaceAll(volcano, "POLICY", "RestartJob"), `[x]`, 2, 2},
+		{strings.Replace(volcano, "policies: [{event: PodFailed, action: POLICY}], ", "", 1), `[x]`, 100_000, 1},
+		{neverVolcano, `[x]`, 0, 0},
 		{strings.ReplaceAll(batch, "LIMIT", "0"), `[x]`, 0, 0},
 		{strings.ReplaceAll(batch, "LIMIT", "0"), native, 2, 0},
 		{strings.NewReplacer("RUN", "{backoffLimit: 0}", "POLICY", "Never").Replace(pytorch), `[x]`, 0, 0},

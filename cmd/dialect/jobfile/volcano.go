@@ -1,6 +1,7 @@
 package jobfile
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -15,8 +16,8 @@ const (
 	// volcanoKind is what a Job of Volcano's is called here, whose kind in a file is that of Kubernetes' own.
 	volcanoKind    = "VolcanoJob"
 	volcanoVersion = "batch.volcano.sh/v1alpha1"
-	// volcanoRetries is how often Volcano starts a job anew unless the file says it.
-	volcanoRetries = 3
+	// volcanoTries is how often Volcano starts a job in all, where the file does not say it or says 0.
+	volcanoTries = 3
 )
 
 // volcanoPlugins are those that Volcano's admission webhook knows.
@@ -27,20 +28,21 @@ type volcanoTask struct {
 	name string
 	group
 	rules volcanoRules
+	tried value // where the task's own maxRetry stands
 }
 
 func volcanoJob(v value) {
 	r, f := v.r, v.r.file
 	var tasks []volcanoTask
-	retries, retried := volcanoRetries, v
+	tries, tried := volcanoTries, v
 	least, rules := value{}, volcanoRules{}
 	v.object(fields{
 		"tasks": func(list value) {
 			list.list(func(item value) { tasks = append(tasks, item.volcanoTask(tasks)) })
 		},
 		"maxRetry": func(n value) {
-			retries, _ = n.count(0)
-			retried = n
+			n.volcanoTries(&tries)
+			tried = n
 		},
 		"minAvailable": func(n value) { least = n },
 		"policies":     func(p value) { p.volcanoPolicies(&rules) },
@@ -76,7 +78,7 @@ func volcanoJob(v value) {
 		}
 	}
 	if len(tasks) > 0 { // else there is no pod, which is refused
-		v.volcanoSettle(rules, tasks, retried, retries)
+		v.volcanoSettle(rules, tasks, tried, tries)
 	}
 	f.beside = func(f *File, i int, at Places) []job.Var {
 		vars := []job.Var{own("VC_TASK_INDEX", strconv.Itoa(f.Pods[i].Index)), own("VK_TASK_INDEX", strconv.Itoa(f.Pods[i].Index))}
@@ -104,7 +106,7 @@ func (r *volcanoRules) overruled() {
 
 // volcanoTask reads a task, which stands behind others.
 func (v value) volcanoTask(before []volcanoTask) volcanoTask {
-	t := volcanoTask{name: "default" + strconv.Itoa(len(before)), group: group{n: 1}}
+	t := volcanoTask{name: "default" + strconv.Itoa(len(before)), group: group{n: 1}, rules: volcanoRules{tries: volcanoTries}}
 	v.object(fields{
 		"name": func(n value) {
 			t.name, _ = n.text()
@@ -116,7 +118,7 @@ func (v value) volcanoTask(before []volcanoTask) volcanoTask {
 		"replicas": t.count,
 		"template": func(spec value) { t.template = spec.template(known{}) },
 		"policies": func(p value) { p.volcanoPolicies(&t.rules) },
-		"maxRetry": cluster("muster counts restarts of all nodes together"),
+		"maxRetry": func(n value) { n.volcanoTries(&t.rules.tries); t.tried = n },
 		"minAvailable": func(n value) {
 			n.count(0)
 			n.note(Mapped, "no worker starts before all nodes of the job are there")
@@ -130,9 +132,15 @@ func (v value) volcanoTask(before []volcanoTask) volcanoTask {
 		v.fail("the task has no template")
 	}
 	if p := t.template.restartPolicy; p.node != nil {
-		if _, ok := p.choice("Never", "OnFailure", "Always"); ok {
-			p.note(Mapped, "all workers start anew together, as the policies and maxRetry say")
-		}
+		text, _ := p.choice("Never", "OnFailure", "Always")
+		t.rules.pods, t.rules.stay = p, text == "Never"
 	}
 	return t
+}
+
+// volcanoTries reads a maxRetry, of which Volcano's admission webhook makes its default where it is 0.
+func (v value) volcanoTries(tries *int) {
+	if n, ok := v.count(0); ok {
+		*tries = cmp.Or(n, volcanoTries)
+	}
 }

@@ -19,8 +19,15 @@ var (
 type volcanoRules struct {
 	failed, lost policyEnd
 	complete     value // the job is complete when the task is
+	every        bool  // an event '*' meets all others
 	codes        []policyCode
 	remarks      []policyRemark
+
+	// Where no policy says what becomes of failed pods: their restartPolicy, which may leave them as they are; and how often
+	// the kubelet starts containers of a task until TaskFailed ends the job, where that does.
+	pods       value
+	stay, last bool
+	tries      int
 }
 
 // policyEnd is whether the job ends at an event, once a policy has said it.
@@ -126,6 +133,7 @@ func (v value) volcanoAction(action string, events []string, rules *volcanoRules
 			rules.complete = v
 			continue
 		case event == "TaskFailed" && ends:
+			rules.last = true
 			does = append(does, "a job ends when one of its nodes has failed for good")
 			continue
 		case event == "TaskCompleted" || event == "TaskFailed" || !ends && !anew:
@@ -139,6 +147,7 @@ func (v value) volcanoAction(action string, events []string, rules *volcanoRules
 			rules.lost.say(v, ends)
 		}
 		if event == anyEvent {
+			rules.every = true
 			does = append(does, whyAny)
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"muster/launch/job"
 )
 
 // volcanoEnds is what ends a job, or starts it anew, by its policies.
@@ -12,6 +14,9 @@ type volcanoEnds struct {
 	never, lost bool   // no failed pod is started anew; a lost one ends the job
 	retried     string // where given, no other codes are retried
 	fatal       string // codes that end a job whose other failures start it anew
+	// alone is true where the kubelet starts failed containers anew, and no policy is asked: so often.
+	alone bool
+	most  int
 }
 
 // or returns what counts in a task: what its own rules say, and where none of them says something, those of all tasks.
@@ -29,7 +34,7 @@ func (r volcanoRules) or(all volcanoRules) volcanoRules {
 		r.lost = all.lost
 	}
 	slices.SortStableFunc(codes, func(a, b policyCode) int { return a.code - b.code })
-	r.codes = codes
+	r.codes, r.last = codes, r.last || all.last
 	return r
 }
 
@@ -47,10 +52,16 @@ func (r volcanoRules) ends() volcanoEnds {
 	switch anew := r.failed.at.node != nil && !r.failed.ends; {
 	case len(retried) > 0 && !anew:
 		e.retried = strings.Join(retried, ",")
-	case r.failed.ends:
+	case r.failed.ends, r.failed.at.node == nil && r.stay:
 		e.never = true
 	default:
-		e.fatal = strings.Join(fatal, ",")
+		e.fatal, e.alone = strings.Join(fatal, ","), !anew
+		switch {
+		case e.alone && r.last:
+			e.most = r.tries - 1
+		case e.alone:
+			e.most = job.Unlimited
+		}
 	}
 	return e
 }
@@ -90,20 +101,32 @@ func (n *volcanoNotes) write() {
 }
 
 // volcanoSettle gives the settings that follow from the policies of the job and of its tasks. tried is maxRetry, or the
-// job where that is not given.
-func (v value) volcanoSettle(all volcanoRules, tasks []volcanoTask, tried value, retries int) {
+// job where that is not given, and tries its value: Volcano counts the first start, too.
+func (v value) volcanoSettle(all volcanoRules, tasks []volcanoTask, tried value, tries int) {
 	rules := make([]volcanoRules, len(tasks)) // as they count in each task
+	var asked []int                           // the tasks whose completion is the job's policies' matter
 	for i, t := range tasks {
 		rules[i] = t.rules.or(all)
 		if rules[i].ends() != rules[0].ends() {
-			v.volcanoPlace(rules[i], rules[0]).refuse("give the policies to the job",
+			v.volcanoPlace(rules[i], rules[0]).refuse("give the policies to the job, and all tasks the same restartPolicy and maxRetry",
 				"the tasks have different policies of failed or lost pods, and muster has one for all nodes of a job")
 			return
 		}
 		v.volcanoComplete(t.rules.complete, tasks, i)
+		if t.rules.complete.node == nil && !t.rules.every {
+			asked = append(asked, i)
+		}
 	}
-	v.volcanoComplete(all.complete, tasks, -1)
 	var notes volcanoNotes
+	switch {
+	case all.complete.node == nil:
+	case len(asked) == 0:
+		notes.say(all.complete, Mapped, tasksFirst)
+	case len(asked) == 1:
+		v.volcanoComplete(all.complete, tasks, asked[0])
+	default:
+		v.volcanoComplete(all.complete, tasks, -1)
+	}
 	for _, r := range all.remarks {
 		if r.late(tasks) {
 			notes.say(r.at, Mapped, tasksFirst)
@@ -120,21 +143,31 @@ func (v value) volcanoSettle(all volcanoRules, tasks []volcanoTask, tried value,
 			notes.say(at, Mapped, tasksFirst)
 		}
 	}
-	for _, t := range tasks {
+	lost := rules[0].lost
+	for i, t := range tasks {
 		for _, r := range t.rules.remarks {
 			notes.say(r.at, Mapped, r.texts...)
 		}
+		if lost.at.node == nil {
+			lost = rules[i].lost
+		}
 	}
-	for _, r := range rules {
-		notes.failures(r, tried.node != v.node, retries)
+	for i, t := range tasks {
+		rules[i].lost = lost
+		notes.failures(rules[i])
+		if ends := rules[i].ends(); t.tried.node != nil && ends.alone && rules[i].last {
+			notes.say(t.tried, Applied, ends.restarts())
+		} else if t.tried.node != nil {
+			t.tried.note(Cluster, "muster counts restarts of all nodes together")
+		}
 	}
+	v.volcanoRestarts(&notes, rules[0], tried, tries-1)
 	notes.write()
-	v.volcanoRestarts(rules[0], tried, retries)
 }
 
 // volcanoPlace is where the policies of two tasks differ.
 func (v value) volcanoPlace(rules ...volcanoRules) value {
-	var codes []value
+	var places []value
 	for _, r := range rules {
 		for _, e := range []policyEnd{r.failed, r.lost} {
 			if e.ends {
@@ -142,10 +175,15 @@ func (v value) volcanoPlace(rules ...volcanoRules) value {
 			}
 		}
 		for _, c := range r.codes {
-			codes = append(codes, c.at)
+			places = append(places, c.at)
 		}
 	}
-	return codes[0] // tasks without an end and without a code do not differ
+	for _, r := range rules {
+		if r.pods.node != nil {
+			places = append(places, r.pods)
+		}
+	}
+	return append(places, v)[0] // tasks may differ in their maxRetry alone
 }
 
 // late reports whether no task asks the job's policy, since each has one of its own for the events.
@@ -163,21 +201,35 @@ func (r policyRemark) late(tasks []volcanoTask) bool {
 	return true
 }
 
+// restarts says what becomes of failed containers where no policy is asked.
+func (e volcanoEnds) restarts() string {
+	if e.most < job.Unlimited {
+		return fmt.Sprintf("--backoff-limit %d: restarts of all nodes together, until TaskFailed ends the job", e.most)
+	}
+	return allAnew + ", without a limit: no policy says what becomes of failed pods"
+}
+
 // failures says what becomes of pods that fail or are lost.
-func (n *volcanoNotes) failures(rules volcanoRules, given bool, retries int) {
+func (n *volcanoNotes) failures(rules volcanoRules) {
 	ends := rules.ends()
 	only := "--restart-policy exit-code --retryable-exit-codes " + ends.retried + ": no other code is retried"
 	switch failed := rules.failed; {
 	case failed.at.node == nil:
 	case ends.never:
 		n.say(failed.at, Applied, "--max-restarts 0: a pod that fails ends the job")
-		if !ends.lost && !given {
-			n.say(failed.at, Applied, fmt.Sprintf("--restart-limit %d: how often a lost node is replaced", retries))
-		}
 	case failed.ends:
 		n.say(failed.at, Applied, only)
 	case rules.lost.at != failed.at:
 		n.say(failed.at, Mapped, allAnew)
+	}
+	switch pods := rules.pods; {
+	case pods.node == nil:
+	case rules.failed.at.node != nil || ends.retried != "":
+		n.say(pods, Mapped, "the policies say what becomes of failed pods; any restart starts all workers anew")
+	case ends.never:
+		n.say(pods, Applied, "--max-restarts 0: a pod that fails ends the job, as no policy starts it anew")
+	default:
+		n.say(pods, Applied, ends.restarts())
 	}
 	switch lost := rules.lost; {
 	case lost.at.node == nil:
@@ -200,9 +252,16 @@ func (n *volcanoNotes) failures(rules volcanoRules, given bool, retries int) {
 	}
 }
 
-// volcanoRestarts gives the settings of what becomes of pods that fail or are lost.
-func (v value) volcanoRestarts(rules volcanoRules, tried value, retries int) {
-	ends, given := rules.ends(), tried.node != v.node
+// volcanoRestarts gives the settings of what becomes of pods that fail or are lost. The policies start the job anew so
+// often in all.
+func (v value) volcanoRestarts(notes *volcanoNotes, rules volcanoRules, tried value, retries int) {
+	ends, given, pods := rules.ends(), tried.node != v.node, v
+	switch {
+	case rules.failed.at.node != nil:
+		pods = rules.failed.at
+	case rules.pods.node != nil:
+		pods = rules.pods
+	}
 	if ends.fatal != "" {
 		rules.codes[slices.IndexFunc(rules.codes, func(c policyCode) bool { return c.ends })].at.setting("fatal-exit-codes", ends.fatal)
 	}
@@ -211,23 +270,38 @@ func (v value) volcanoRestarts(rules volcanoRules, tried value, retries int) {
 		at.setting("restart-policy", "exit-code")
 		at.setting("retryable-exit-codes", ends.retried)
 	}
-	if ends.lost {
-		rules.lost.at.setting("restart-limit", "0")
+	limit := func(at value, n int) {
+		at.setting("max-restarts", strconv.Itoa(n))
+		if n > 0 && n < job.Unlimited {
+			at.setting("backoff-limit", strconv.Itoa(n))
+		}
 	}
-	said := fmt.Sprintf("--backoff-limit %d: restarts of all nodes together", retries)
+	said := "no effect: no policy starts the job anew"
 	switch {
-	case ends.never && ends.lost:
-		said = "no effect: policies end the job when a pod fails or is lost"
-		rules.failed.at.setting("max-restarts", "0")
-	case ends.never: // a lost node would use up a restart, of which there is none, unless it has a limit of its own
-		said = fmt.Sprintf("--restart-limit %d: how often a lost node is replaced; no pod that fails is started anew", retries)
-		rules.failed.at.setting("max-restarts", "0")
+	case ends.never:
+		limit(pods, 0)
+	case ends.alone:
+		limit(pods, ends.most)
+	default:
+		limit(tried, retries)
+		if said = "--max-restarts 0: the first failure ends the job"; retries > 0 {
+			said = fmt.Sprintf("--backoff-limit %d: restarts of all nodes together", retries)
+		}
+	}
+	// A lost node would use up one of those restarts, of which there may be none, unless it has a limit of its own.
+	replaced := fmt.Sprintf("--restart-limit %d: how often a lost node is replaced", retries)
+	switch byFailures := !ends.never && !ends.alone; {
+	case ends.lost:
+		rules.lost.at.setting("restart-limit", "0")
+	case rules.lost.at.node == nil && (ends.never || byFailures && retries == 0): // Volcano makes that pod anew and counts nothing
+		pods.setting("restart-limit", unlimited)
+	case rules.lost.at.node == nil, byFailures:
+	case given:
+		said = replaced + "; pods that fail do not count"
 		tried.setting("restart-limit", strconv.Itoa(retries))
 	default:
-		tried.setting("max-restarts", strconv.Itoa(retries))
-		if retries > 0 {
-			tried.setting("backoff-limit", strconv.Itoa(retries))
-		}
+		notes.say(rules.lost.at, Applied, replaced)
+		rules.lost.at.setting("restart-limit", strconv.Itoa(retries))
 	}
 	if given {
 		tried.note(Applied, said)

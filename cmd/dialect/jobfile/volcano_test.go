@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"muster/cmd/dialect/jobfile"
 )
 
 // volcano is a job of Volcano with policies of its own, and tasks, each with policies.
@@ -24,8 +26,9 @@ func volcano(policies string, tasks ...string) string {
 func TestVolcanoPolicies(t *testing.T) {
 	t.Parallel()
 	const (
-		anew   = "--max-restarts 3 --backoff-limit 3"
-		ends   = "--max-restarts 0 --restart-limit 3"
+		anew   = "--max-restarts 2 --backoff-limit 2" // maxRetry is 3, the first start among them
+		ever   = "--max-restarts 1000000000"
+		ends   = "--max-restarts 0 --restart-limit 1000000000"
 		only3  = "--restart-policy exit-code --retryable-exit-codes 3 "
 		others = "different policies of failed or lost pods"
 	)
@@ -35,13 +38,13 @@ func TestVolcanoPolicies(t *testing.T) {
 		words          string // what follows, or
 		wrong          string
 	}{
-		{"none", "", []string{""}, anew, ""},
+		{"none", "", []string{""}, ever, ""},
 		{"restarts", "{event: PodFailed, action: RestartJob}, {event: PodEvicted, action: RestartTask}", []string{"", ""}, anew, ""},
 		{"a failure ends the job", "{event: PodFailed, action: AbortJob}", []string{""}, ends, ""},
 		{
 			"a loss does not", "{event: PodFailed, action: AbortJob}, {event: PodEvicted, action: RestartJob}",
 			[]string{""},
-			ends, "",
+			"--max-restarts 0 --restart-limit 2", "",
 		},
 		{
 			"some are retried", "{exitCode: 3, action: RestartJob}, {event: PodFailed, action: TerminateJob}",
@@ -53,11 +56,11 @@ func TestVolcanoPolicies(t *testing.T) {
 			[]string{""},
 			ends, "",
 		},
-		{"a code ends the job", "{exitCode: 3, action: AbortJob}", []string{""}, "--fatal-exit-codes 3 " + anew, ""},
+		{"a code ends the job", "{exitCode: 3, action: AbortJob}", []string{""}, "--fatal-exit-codes 3 " + ever, ""},
 		{
 			"several do", "{exitCode: 42, action: AbortJob}, {exitCode: 3, action: AbortJob}",
 			[]string{""},
-			"--fatal-exit-codes 3,42 " + anew, "",
+			"--fatal-exit-codes 3,42 " + ever, "",
 		},
 		{"only some are retried", "{exitCode: 3, action: RestartJob}", []string{""}, only3 + anew, ""},
 		{
@@ -79,7 +82,7 @@ func TestVolcanoPolicies(t *testing.T) {
 		{
 			"a task's event of losses is not", "{exitCode: 3, action: AbortJob}",
 			[]string{"{event: PodEvicted, action: RestartTask}"},
-			"--fatal-exit-codes 3 " + anew, "",
+			"--fatal-exit-codes 3 " + ever + " --restart-limit 2", "",
 		},
 		{
 			"a task's code is asked before the job's", "{exitCode: 3, action: AbortJob}, {exitCode: 4, action: AbortJob}",
@@ -89,7 +92,7 @@ func TestVolcanoPolicies(t *testing.T) {
 		{
 			"a task has a code of its own and the job's", "{exitCode: 4, action: AbortJob}",
 			[]string{"{exitCode: 3, action: AbortJob}"},
-			"--fatal-exit-codes 3,4 " + anew, "",
+			"--fatal-exit-codes 3,4 " + ever, "",
 		},
 		{
 			"the same codes in each task", "",
@@ -97,23 +100,33 @@ func TestVolcanoPolicies(t *testing.T) {
 				"{exitCode: 3, action: AbortJob}, {exitCode: 4, action: AbortJob}",
 				"{exitCode: 4, action: AbortJob}, {exitCode: 3, action: AbortJob}",
 			},
-			"--fatal-exit-codes 3,4 " + anew, "",
+			"--fatal-exit-codes 3,4 " + ever, "",
 		},
 		{
 			"an event twice in one policy", "{event: PodFailed, events: [PodFailed, PodEvicted, PodEvicted], action: AbortJob}",
 			[]string{""},
-			"--restart-limit 0 --max-restarts 0", "",
+			"--max-restarts 0 --restart-limit 0", "",
 		},
 		{"all of it anew", "{event: '*', action: RestartJob}", []string{""}, anew, ""},
-		{"a loss ends the job", "{events: [PodEvicted], action: AbortJob}", []string{""}, "--restart-limit 0 " + anew, ""},
-		{"all of it", "{event: '*', action: AbortJob}", []string{""}, "--restart-limit 0 --max-restarts 0", ""},
+		{"a loss ends the job", "{events: [PodEvicted], action: AbortJob}", []string{""}, ever + " --restart-limit 0", ""},
+		{"all of it", "{event: '*', action: AbortJob}", []string{""}, "--max-restarts 0 --restart-limit 0", ""},
 		{"the same in each task", "", slices.Repeat([]string{"{event: PodFailed, action: AbortJob}"}, 2), ends, ""},
-		{"the master is done", "", []string{"{event: TaskCompleted, action: CompleteJob}", ""}, "--success-policy rank0 " + anew, ""},
-		{"all are done", "{event: TaskCompleted, action: CompleteJob}", []string{""}, anew, ""},
+		{"the master is done", "", []string{"{event: TaskCompleted, action: CompleteJob}", ""}, "--success-policy rank0 " + ever, ""},
+		{"all are done", "{event: TaskCompleted, action: CompleteJob}", []string{""}, ever, ""},
+		{
+			"a task's '*' is asked before the job's completion", "{event: TaskCompleted, action: CompleteJob}",
+			slices.Repeat([]string{"{event: '*', action: RestartJob}"}, 2),
+			anew, "",
+		},
+		{
+			"also where the master has none", "{event: TaskCompleted, action: CompleteJob}",
+			[]string{"{event: PodFailed, action: RestartJob}", "{event: '*', action: RestartJob}"},
+			"--success-policy rank0 " + anew, "",
+		},
 		{
 			"left to the cluster", "{event: PodPending, action: RestartJob, timeout: 1h}, {event: Unknown, action: AbortJob}",
 			[]string{""},
-			anew, "",
+			ever, "",
 		},
 		{"failed for good", "{event: TaskFailed, action: AbortJob}", []string{""}, anew, ""},
 
@@ -160,11 +173,7 @@ func TestVolcanoPolicies(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var words []string
-			for _, w := range f.Words {
-				words = append(words, "--"+w.Flag+" "+w.Text)
-			}
-			if diff := cmp.Diff(c.words, strings.Join(words, " ")); diff != "" {
+			if diff := cmp.Diff(c.words, flags(f)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
@@ -191,25 +200,25 @@ func TestVolcanoPoliciesSaid(t *testing.T) {
 		"a failure ends the job, a loss does not": {
 			"maxRetry: 5, policies: [{event: PodFailed, action: AbortJob}, {event: PodEvicted, action: RestartJob}]",
 			map[string]string{
-				"maxRetry":           "--restart-limit 5: how often a lost node is replaced; no pod that fails is started anew",
+				"maxRetry":           "--restart-limit 4: how often a lost node is replaced; pods that fail do not count",
 				"policies[0].action": failed, "policies[1].action": more,
 			},
 		},
 		"the same by itself": {
 			"policies: [{event: PodFailed, action: AbortJob}]",
-			map[string]string{"policies[0].action": failed + "; --restart-limit 3: how often a lost node is replaced"},
+			map[string]string{"policies[0].action": failed},
 		},
 		"both end it": {
 			"maxRetry: 5, policies: [{events: [PodFailed, PodEvicted], action: AbortJob}]",
 			map[string]string{
-				"maxRetry":           "no effect: policies end the job when a pod fails or is lost",
+				"maxRetry":           "no effect: no policy starts the job anew",
 				"policies[0].action": failed + "; " + lost,
 			},
 		},
 		"a loss ends the job, a failure does not": {
 			"maxRetry: 5, policies: [{event: PodFailed, action: RestartJob}, {event: PodEvicted, action: AbortJob}]",
 			map[string]string{
-				"maxRetry":           "--backoff-limit 5: restarts of all nodes together",
+				"maxRetry":           "--backoff-limit 4: restarts of all nodes together",
 				"policies[0].action": anew, "policies[1].action": lost,
 			},
 		},
@@ -223,8 +232,7 @@ func TestVolcanoPoliciesSaid(t *testing.T) {
 		"another event beside": {
 			"policies: [{events: [PodPending, PodFailed], action: AbortJob}]",
 			map[string]string{
-				"policies[0].action": "all nodes start together, and pods that find no machine are the cluster's; " + failed +
-					"; --restart-limit 3: how often a lost node is replaced",
+				"policies[0].action": "all nodes start together, and pods that find no machine are the cluster's; " + failed,
 			},
 		},
 		"codes": {
@@ -250,8 +258,8 @@ func TestVolcanoPoliciesSaid(t *testing.T) {
 				"action: TerminateJob}], name: b, " + pod + "]",
 			map[string]string{
 				"policies[0].action": late, "policies[1].exitCode": late, "policies[2].action": late,
-				"tasks[0].policies[0].action": failed + "; --restart-limit 3: how often a lost node is replaced",
-				"tasks[1].policies[0].action": failed + "; --restart-limit 3: how often a lost node is replaced",
+				"tasks[0].policies[0].action": failed,
+				"tasks[1].policies[0].action": failed,
 			},
 		},
 		"half of what the job says": {
@@ -280,6 +288,86 @@ func TestVolcanoPoliciesSaid(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Where no policy says what becomes of failed pods, Volcano leaves that to their restartPolicy: Never ends the job, and
+// containers that the kubelet starts anew are counted by TaskFailed alone. maxRetry is how often policies start the job, the
+// first start among them, and Volcano's admission webhook makes 3 of 0.
+func TestVolcanoRestartPolicy(t *testing.T) {
+	t.Parallel()
+	const (
+		evicted = "policies: [{event: PodEvicted, action: RestartJob}], "
+		failed  = "policies: [{event: PodFailed, action: RestartJob}], "
+		counted = "policies: [{event: TaskFailed, action: AbortJob}], "
+		tasks   = "tasks: [{replicas: 2, template: {spec: {restartPolicy: %s, containers: [{name: c, command: [x]}]}}, maxRetry: %s}]"
+		pods    = "tasks[0].template.spec.restartPolicy"
+		stays   = "--max-restarts 0: a pod that fails ends the job, as no policy starts it anew"
+		anew    = "muster starts all workers anew together"
+		ever    = anew + ", without a limit: no policy says what becomes of failed pods"
+		said    = "the policies say what becomes of failed pods; any restart starts all workers anew"
+
+		together = "restarts of all nodes together"
+		last     = together + ", until TaskFailed ends the job"
+		replaced = "--max-restarts 0 --restart-limit 1000000000" // lost nodes, without a limit
+	)
+	for _, c := range []struct {
+		spec, policy, retry string
+		words               string
+		at, said            string // what is said of a line
+	}{
+		{"", "Never", "2", replaced, pods, stays},
+		{"maxRetry: 5, ", "Never", "2", replaced, "maxRetry", "no effect: no policy starts the job anew"},
+		{
+			evicted, "Never", "2", "--max-restarts 0 --restart-limit 2",
+			"policies[0].action", anew + ", and goes on when a lost node is replaced; --restart-limit 2: how often a lost node is replaced",
+		},
+		{
+			"policies: [{exitCode: 3, action: RestartJob}], ", "Never", "2",
+			"--restart-policy exit-code --retryable-exit-codes 3 --max-restarts 2 --backoff-limit 2",
+			"policies[0].action", "--restart-policy exit-code --retryable-exit-codes 3: no other code is retried",
+		},
+		{
+			"policies: [{exitCode: 3, action: AbortJob}], ", "Never", "2", replaced,
+			"policies[0].exitCode", "a pod that fails with this code is not started anew",
+		},
+		{"", "OnFailure", "2", "--max-restarts 1000000000", pods, ever},
+		{evicted, "OnFailure", "2", "--max-restarts 1000000000 --restart-limit 2", pods, ever},
+		{counted, "OnFailure", "2", "--max-restarts 1 --backoff-limit 1", "tasks[0].maxRetry", "--backoff-limit 1: " + last},
+		{counted, "OnFailure", "0", "--max-restarts 2 --backoff-limit 2", pods, "--backoff-limit 2: " + last},
+		{counted, "Never", "2", replaced, pods, stays},
+		{failed, "Never", "2", "--max-restarts 2 --backoff-limit 2", pods, said},
+		{failed + "maxRetry: 0, ", "Never", "2", "--max-restarts 2 --backoff-limit 2", "maxRetry", "--backoff-limit 2: " + together},
+		{failed + "maxRetry: 1, ", "Never", "2", replaced, "maxRetry", "--max-restarts 0: the first failure ends the job"},
+	} {
+		f, err := read("apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: j}\nspec: {"+c.spec+
+			fmt.Sprintf(tasks, c.policy, c.retry)+"}", nil)
+		if err != nil {
+			t.Errorf("%s%s: %v", c.spec, c.policy, err)
+			continue
+		}
+		if diff := cmp.Diff(c.words, flags(f)); diff != "" {
+			t.Errorf("%s%s (-want +got):\n%s", c.spec, c.policy, diff)
+		}
+		i := slices.IndexFunc(f.Lines, func(l jobfile.Line) bool { return l.Path == "spec."+c.at })
+		if i < 0 || f.Lines[i].As != c.said {
+			t.Errorf("%s%s: %s is said to be %+v, want %q", c.spec, c.policy, c.at, f.Lines[max(i, 0)], c.said)
+		}
+	}
+	_, err := read("apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: j}\nspec: {tasks: ["+
+		"{name: a, template: {spec: {restartPolicy: Never, containers: [{name: c, command: [x]}]}}}, "+
+		"{name: b, template: {spec: {restartPolicy: OnFailure, containers: [{name: c, command: [x]}]}}}]}", nil)
+	if err == nil || !strings.Contains(err.Error(), "restartPolicy: the tasks have different policies of failed or lost pods") {
+		t.Errorf("pods with different policies: %v", err)
+	}
+}
+
+// flags are the settings that follow from a file.
+func flags(f *jobfile.File) string {
+	var list []string
+	for _, w := range f.Words {
+		list = append(list, "--"+w.Flag+" "+w.Text)
+	}
+	return strings.Join(list, " ")
 }
 
 // What Volcano's admission webhook refuses is refused here, too. Tasks without names are none of one name.
