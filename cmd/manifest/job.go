@@ -7,7 +7,11 @@ import (
 
 // head begins each file.
 func (s *Spec) head(start string) string {
-	return fmt.Sprintf("Written by muster manifest %s: %s with %s workers each. %s", s.Kind, plural(s.Nodes, "node"), s.Procs, start)
+	workers := s.Procs + " workers" // a number, or a word
+	if n, err := strconv.Atoi(s.Procs); err == nil {
+		workers = plural(n, "worker")
+	}
+	return fmt.Sprintf("Written by muster manifest %s: %s with %s each. %s", s.Kind, plural(s.Nodes, "node"), workers, start)
 }
 
 const startText = "Start it by kubectl apply -f; muster explain tells what becomes of its lines here, muster run -f rehearses it."

@@ -255,7 +255,7 @@ func TestVolcanoDeadline(t *testing.T) {
 	t.Parallel()
 	s := manifest.Spec{
 		Kind: "volcano", Name: "train", Image: "a", Nodes: 2, Procs: "1", Command: []string{"true"}, SharedMemory: "1Gi",
-		Notice: 30 * time.Second, Grace: 30 * time.Second, Deadline: time.Hour,
+		Notice: 30 * time.Second, Grace: 30 * time.Second, Deadline: time.Hour, BackoffLimit: 1,
 	}
 	text := string(manifest.Write(s))
 	if !strings.Contains(text, "--active-deadline=3600s") || !strings.Contains(text, "exitCode: 124") {
@@ -263,5 +263,38 @@ func TestVolcanoDeadline(t *testing.T) {
 	}
 	if s.Deadline = 0; strings.Contains(string(manifest.Write(s)), "124") {
 		t.Error("there is a rule for a limit that the job has not")
+	}
+}
+
+// TestVolcanoStarts: Volcano's maxRetry counts the first start, too, and 0 of it is 3. A job that has no new start has no
+// policy that asks for one.
+func TestVolcanoStarts(t *testing.T) {
+	t.Parallel()
+	s := manifest.Spec{
+		Kind: "volcano", Name: "train", Image: "a", Nodes: 2, Procs: "1", Command: []string{"true"}, SharedMemory: "1Gi",
+		Notice: 30 * time.Second, Grace: 30 * time.Second, Deadline: time.Hour,
+	}
+	for limit, want := range []string{"AbortJob", "RestartJob", "RestartJob"} {
+		s.BackoffLimit = limit
+		var job struct {
+			Spec struct {
+				MaxRetry int `yaml:"maxRetry"`
+				Tasks    []struct {
+					Policies []struct{ Event, Action string }
+				}
+			}
+		}
+		text := manifest.Write(s)
+		if err := yaml.Unmarshal(text, &job); err != nil {
+			t.Fatal(err)
+		}
+		last := job.Spec.Tasks[0].Policies[len(job.Spec.Tasks[0].Policies)-1]
+		if job.Spec.MaxRetry != limit+1 || last.Event != "PodFailed" || last.Action != want ||
+			strings.Contains(string(text), "Restart") != (limit > 0) {
+			t.Errorf("%d new starts:\n%s", limit, text)
+		}
+		if !strings.Contains(string(text), "2 nodes with 1 worker each") {
+			t.Errorf("one worker each:\n%.200s", text)
+		}
 	}
 }

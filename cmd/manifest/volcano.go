@@ -8,34 +8,36 @@ import (
 // volcanoJob is a job of Volcano's own.
 func volcanoJob(s Spec) string {
 	p := inPod{container: "node", restart: "Never", labels: object{{jobLabel, s.Name, ""}}}
-	restart := func(code int, action, why string) object {
+	at := func(event, action, why string) object { return object{{"event", event, why}, {"action", action, ""}} }
+	code := func(code int, action, why string) object {
 		return object{{"exitCode", code, why}, {"action", action, ""}}
 	}
-	deadline := list{}
-	if s.Deadline > 0 {
-		deadline = list{restart(124, "AbortJob", "The time is over: --active-deadline.")}
-	}
 	policies := list{
-		restart(80, "RestartPod",
-			"muster's status of a node at fault: that pod alone is made anew. muster keeps the machine out for its --quarantine."),
-		restart(81, "RestartPod", "The same for a straggler."),
-		restart(2, "AbortJob", "Trying again helps nothing: usage errors, a job that must not be restarted (93), a command that cannot "+
-			"be run (126) or found (127)."),
-		restart(93, "AbortJob", ""),
+		at("PodFailed", "AbortJob", "A job that has failed ends: it has no new start. A pod that is evicted comes anew by itself."),
 	}
-	policies = append(append(policies, deadline...),
-		restart(126, "AbortJob", ""), restart(127, "AbortJob", ""),
-		object{
-			{"event", "PodEvicted", "Pods that have lost one of them start anew together, from the newest step."},
-			{"action", "RestartJob", ""},
-		},
-		object{{"event", "PodFailed", "So do those of a job that has failed, maxRetry times."}, {"action", "RestartJob", ""}},
-	)
+	if s.BackoffLimit > 0 {
+		policies = list{
+			code(80, "RestartPod",
+				"muster's status of a node at fault: that pod alone is made anew. muster keeps the machine out for its --quarantine."),
+			code(81, "RestartPod", "The same for a straggler."),
+			code(2, "AbortJob", "Trying again helps nothing: usage errors, a job that must not be restarted (93), a command that cannot "+
+				"be run (126) or found (127)."),
+			code(93, "AbortJob", ""),
+		}
+		if s.Deadline > 0 {
+			policies = append(policies, code(124, "AbortJob", "The time is over: --active-deadline."))
+		}
+		policies = append(policies,
+			code(126, "AbortJob", ""), code(127, "AbortJob", ""),
+			at("PodEvicted", "RestartJob", "Pods that have lost one of them start anew together, from the newest step."),
+			at("PodFailed", "RestartJob", "So do those of a job that has failed."),
+		)
+	}
 	spec := object{
 		{"schedulerName", "volcano", ""},
 		{"queue", s.Queue, ""},
 		{"minAvailable", s.Nodes, "No pod starts before all can: they train together."},
-		{"maxRetry", s.BackoffLimit, "New starts of the whole."},
+		{"maxRetry", s.BackoffLimit + 1, "Starts of the whole, the first one among them."},
 		{"networkTopology", s.tier(), ""},
 		{"plugins", object{
 			{
