@@ -23,6 +23,12 @@ metadata: {name: bert}
 spec: {maxRetry: 3, tasks: [{name: w, replicas: 2, template: {spec: {restartPolicy: Never, containers: [{name: c, image: a,
   command: COMMAND}]}}}]}
 `
+		jobset = `kind: JobSet
+apiVersion: jobset.x-k8s.io/v1alpha2
+metadata: {name: bert}
+spec: {POLICY, replicatedJobs: [{name: w, template: {spec: {parallelism: 2, completions: 2, template: {spec: {containers: [{name: c,
+  image: a, command: COMMAND}]}}}}}]}
+`
 		batch = `kind: Job
 apiVersion: batch/v1
 metadata: {name: bert}
@@ -52,6 +58,10 @@ spec:
 		{neverVolcano, `[x]`, 0, 0},
 		{strings.ReplaceAll(batch, "LIMIT", "0"), `[x]`, 0, 0},
 		{strings.ReplaceAll(batch, "LIMIT", "0"), native, 2, 0},
+		{strings.ReplaceAll(jobset, "POLICY, ", ""), `[x]`, 0, 0},
+		{strings.ReplaceAll(jobset, "POLICY, ", ""), native, 2, 0},
+		{strings.ReplaceAll(jobset, "POLICY", "failurePolicy: {}"), `[x]`, 0, 0},
+		{strings.ReplaceAll(jobset, "POLICY", "failurePolicy: {maxRestarts: 2}"), `[x]`, 2, 2},
 		{strings.NewReplacer("RUN", "{backoffLimit: 0}", "POLICY", "Never").Replace(pytorch), `[x]`, 0, 0},
 		{strings.NewReplacer("RUN", "{}", "POLICY", "Never").Replace(pytorch), `[x]`, 0, 0},
 		{strings.NewReplacer("RUN", "{}", "POLICY", "Never").Replace(pytorch), torchrun, 2, 0},

@@ -288,11 +288,12 @@ func jobSet(v value) {
 			target.succeeds("leave it out, or give --success-policy", "muster knows success of all nodes, of any, and of the first")
 		}
 	}
-	if restarts.node != nil {
-		restarts.setting("max-restarts", strconv.Itoa(limit))
-		if limit > 0 {
-			restarts.setting("backoff-limit", strconv.Itoa(limit))
-		}
+	if restarts.node == nil { // the first job that fails is the JobSet's failure, as under maxRestarts: 0
+		restarts = v
+	}
+	restarts.setting("max-restarts", strconv.Itoa(limit))
+	if limit > 0 {
+		restarts.setting("backoff-limit", strconv.Itoa(limit))
 	}
 	f.beside = func(f *File, i int, _ Places) []job.Var {
 		return []job.Var{
