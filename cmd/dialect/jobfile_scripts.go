@@ -24,8 +24,9 @@ type lookup struct {
 	env     environ
 	// python is set where muster chooses the interpreter.
 	python bool
-	// lacks is told which word of the command names what is not here.
+	// lacks is told which word of the command names what is not here, and shown is a word as it may be shown.
 	lacks func(word, problem string)
+	shown func(word string) string
 }
 
 // mustBeHere refuses a rehearsal whose nodes' commands name files that this machine lacks. Where a script decides what
@@ -37,7 +38,9 @@ func (f *jobFile) mustBeHere(r *Request, inv Invocation, wrong *problems) {
 	for i := range r.Placed {
 		n := &r.Placed[i]
 		python := r.Job.Python
-		l := lookup{inv: inv, mounted: f.file.Mounted(f.at), env: newEnviron(inv.Environ), python: python != job.PythonRules{}}
+		l := lookup{
+			inv: inv, mounted: f.file.Mounted(f.at), env: newEnviron(inv.Environ), python: python != job.PythonRules{}, shown: n.shown(),
+		}
 		for _, v := range slices.Concat(n.Node.Env, r.Job.Env.Set) {
 			l.env[v.Name] = v.Value
 			if v.Expand && strings.Contains(v.Value, "$") {
@@ -62,6 +65,21 @@ func (f *jobFile) mustBeHere(r *Request, inv Invocation, wrong *problems) {
 	}
 }
 
+// shown has $(NAME) for the value of each Secret that the node's command names.
+func (n *PlacedNode) shown() func(word string) string {
+	command := strings.Join(n.Pod.Argv, " ")
+	secrets := slices.DeleteFunc(slices.Clone(n.Node.Env), func(v job.Var) bool {
+		return !v.Secret || v.Value == "" || !strings.Contains(command, "$("+v.Name) && !strings.Contains(command, "$"+v.Name) &&
+			!strings.Contains(command, "${"+v.Name)
+	})
+	slices.SortStableFunc(secrets, func(a, b job.Var) int { return len(b.Value) - len(a.Value) }) // one may be a part of another
+	var pairs []string
+	for _, v := range secrets {
+		pairs = append(pairs, v.Value, "$("+v.Name+")")
+	}
+	return strings.NewReplacer(pairs...).Replace
+}
+
 // file tells of a file that is not here. in is the word of the node's command in which name stands.
 func (l *lookup) file(what, name, in string) {
 	if _, ok := l.mounted[name]; ok {
@@ -81,7 +99,7 @@ func (l *lookup) file(what, name, in string) {
 	if in == "" {
 		in = name
 	}
-	l.lacks(in, fmt.Sprintf("cannot find the %s %q: %v", what, name, err))
+	l.lacks(in, fmt.Sprintf("cannot find the %s %q: %v", what, l.shown(name), err))
 }
 
 // deepest is how many launchers and shells may stand in each other.
@@ -126,7 +144,7 @@ func (l *lookup) program(name, in string) {
 			return
 		}
 	}
-	l.lacks(name, fmt.Sprintf("cannot find the program %q: it is in no directory of PATH", name))
+	l.lacks(name, fmt.Sprintf("cannot find the program %q: it is in no directory of PATH", l.shown(name)))
 }
 
 // launcher looks at what a launcher starts. Of one that would be refused nothing is known; it says that itself.

@@ -100,6 +100,54 @@ spec:
 	}
 }
 
+// What is not here is told without the texts of Secrets: $(NAME) stands for them.
+func TestJobFileScriptsHidden(t *testing.T) {
+	t.Parallel()
+	machine := fstest.MapFS{"bin/python": {}, "bin/sh": {}}
+	const pods = `apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {name: pods}
+spec:
+  pytorchReplicaSpecs:
+    Master:
+      template:
+        spec:
+          containers:
+            - name: pytorch
+              env:
+                - {name: TOKEN, valueFrom: {secretKeyRef: {name: s, key: a}}}
+                - {name: PART, valueFrom: {secretKeyRef: {name: s, key: b}}}
+                - {name: OTHER, valueFrom: {secretKeyRef: {name: s, key: c}}}
+                - {name: MADE, value: of-$(TOKEN)}
+              command: [%s]
+---
+{apiVersion: v1, kind: Secret, metadata: {name: s}, stringData: {a: 'hunter"2', b: hunter, c: py}}
+`
+	for command, missing := range map[string]string{
+		"python, $(TOKEN).py":               `the script "$(TOKEN).py": file does not exist`,
+		"python, $(PART)/$(TOKEN).py":       `the script "$(PART)/$(TOKEN).py"`,
+		"python, $(MADE).py":                `the script "$(MADE).py"`,
+		"torchrun, $(TOKEN).py":             `the script "$(TOKEN).py"`,
+		"sh, -c, 'python $PART.py'":         `the script "$(PART).py"`,
+		"sh, -c, 'exec torchrun ${PART}.x'": `the script "$(PART).x"`,
+		"./$(TOKEN)":                        `the program "./$(TOKEN)"`,
+		"$(PART)":                           `the program "$(PART)"`,
+		"muster, run, --, ./$(PART)":        `the program "./$(PART)"`,
+	} {
+		_, err := dialect.Read("run", dialect.Invocation{
+			Argv0: "muster", Args: []string{"-f", "job.yaml"}, Environ: []string{"PATH=/bin"}, Dir: "/work",
+			ReadFile: func(string) ([]byte, error) { return fmt.Appendf(nil, pods, command), nil },
+			Machine: dialect.Machine{
+				FreePort: func() (int, error) { return 4321, nil },
+				Stat:     func(name string) (fs.FileInfo, error) { return machine.Stat(strings.TrimPrefix(name, "/")) },
+			},
+		})
+		if err == nil || !strings.Contains(err.Error(), "cannot find "+missing) || strings.Contains(err.Error(), "hunter") {
+			t.Errorf("[%s]: %v, want %s", command, err, missing)
+		}
+	}
+}
+
 // What the command line says of the nodes' Python and variables counts where a rehearsal looks for what they run. What
 // the operator mounts is there, too.
 func TestJobFileScriptsChosen(t *testing.T) {
