@@ -25,6 +25,8 @@ type parser struct {
 	through string
 	// prefixes are the prefixes of environment variables that stand for options, strongest first.
 	prefixes []string
+	// front are muster's flags in front of prog. Those that prog has, too, count as if muster's variable had them, and more.
+	front Own
 	// exact refuses abbreviated options (allow_abbrev=False).
 	exact bool
 	// oneSpelling says that the replaced program knows one spelling of each option: an abbreviation of both of ours is
@@ -272,8 +274,23 @@ func (p *parser) defaults(env environ, wrong *problems) {
 			}
 			v.on = on
 		}
+		if word := p.inFrontOf(o); word != nil {
+			v = value{option: o, text: word.text, source: word.source}
+		}
 		*o.word = v
 	}
+}
+
+// inFrontOf is the word that a flag of muster in front of prog has for one of prog's options, nil for none.
+func (p *parser) inFrontOf(o *option) *value {
+	if p.front.words == nil || !slices.Contains(p.prefixesOf(o), ownPrefix) {
+		return nil
+	}
+	s := settingNamed(o.name)
+	if s == nil || !s.lent || !s.of(p.front.words).given {
+		return nil
+	}
+	return s.of(p.front.words)
 }
 
 func (p *parser) prefixesOf(o *option) []string {
@@ -307,6 +324,9 @@ func (p *parser) settle(given map[*option]value, env environ, wrong *problems) {
 	for i := range p.options {
 		o := &p.options[i]
 		if v, ok := given[o]; ok {
+			if p.inFrontOf(o) != nil {
+				wrong.add(twice(o.name, p.prog))
+			}
 			*o.word = v
 			continue
 		}
@@ -319,11 +339,20 @@ func (p *parser) settle(given map[*option]value, env environ, wrong *problems) {
 		}
 		read, err := o.convert(v.text, v.source)
 		if err != nil {
+			if v.fromFlag() {
+				wrong.add(fmt.Errorf("cannot use %s: %w", v.written(), err))
+				continue
+			}
 			wrong.add(fmt.Errorf("cannot use %s=%s for --%s: %w", v.source.Name, env[v.source.Name], o.name, err))
 			continue
 		}
 		*o.word = read
 	}
+}
+
+// twice is the error for a flag that stands in front of a launcher's name and behind it.
+func twice(flag, prog string) error {
+	return fmt.Errorf("cannot use --%s in front of %s and behind it: give it once", flag, prog)
 }
 
 // spelled returns the option with exactly this spelling, or nil.
@@ -387,11 +416,6 @@ func (p *parser) abbreviated(word, prefix, explicit string, hasExplicit bool) []
 	return matches
 }
 
-// giveThrough says how an option of the program beneath is given.
-func (p *parser) giveThrough(name string) string {
-	return fmt.Sprintf("give %s %s=…", p.through, strings.ReplaceAll(name, "-", "_"))
-}
-
 func ambiguous(word string, matches []match) error {
 	names := make([]string, len(matches))
 	for i, m := range matches {
@@ -409,7 +433,8 @@ func (p *parser) unknown(word string) error {
 	own := strings.TrimPrefix(plain(typed), "--")
 	switch {
 	case p.through != "" && optionNamed(p.beneath, own) != nil:
-		return errhint.With(fmt.Errorf("unknown flag %s", typed), "it is a flag of torchrun: "+p.giveThrough(own))
+		return errhint.With(fmt.Errorf("unknown flag %s", typed), fmt.Sprintf("it is a flag of torchrun: give %s %s=…", p.through,
+			strings.ReplaceAll(own, "-", "_")))
 	case anywhere(own) != nil:
 		return errhint.With(fmt.Errorf("unknown flag %s", typed),
 			fmt.Sprintf("it is muster's own: put it in front of the launcher's name, as in muster --%s … %s …; where a link has that "+

@@ -200,7 +200,7 @@ func (d *dlroverJob) dlroverChecks() {
 			own.say(word.shown(), word.source)
 			own.theirs = true
 		} else if word.source.Kind == job.FromFlag {
-			d.wrong.add(fmt.Errorf("cannot use --%s in front of %s and behind it: give it once", o.name, dlroverRun))
+			d.wrong.add(twice(o.name, dlroverRun))
 		}
 	}
 	imply := func(word *value, by value) {

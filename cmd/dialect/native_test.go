@@ -378,6 +378,12 @@ func TestParseOwn(t *testing.T) {
 	wantRefused(t, err, "unknown flag --dry-rnu: did you mean --dry-run?")
 	_, _, err = dialect.ParseOwn([]string{"--grace"})
 	wantRefused(t, err, "--grace without a value")
+	for _, words := range []string{
+		"--nnodes=1 torchrun t.py", "--dry-run --nnodes=1 torchrun t.py", "--dry-run --rdzv-backend c10d torchrun t.py",
+	} {
+		_, _, err = dialect.ParseOwn(strings.Fields(words))
+		wantRefused(t, err, "in front of a launcher's name")
+	}
 }
 
 // own reads a whole command line: muster's own flags, the dialect, its arguments.
@@ -473,7 +479,7 @@ func TestGraceMeetsShutdownTimeout(t *testing.T) {
 func TestOwnRefusals(t *testing.T) {
 	for line, pieces := range map[string][]string{
 		"--restart-policy always torchrun t.py":      {"--restart-policy always without --active-deadline"},
-		"--stdin file --nnodes torchrun t.py":        {`unknown dialect "--nnodes"`},
+		"--stdin file --nnodes torchrun t.py":        {"--nnodes in front of a launcher's name"},
 		"--config f torchrun t.py":                   {"f:1", "max-restarts", "in front of another launcher"},
 		"--grace soon torchrun --nnodes 2 t.py":      {"2 problems", "--grace soon", "--nnodes 2"},
 		"--accelerator x torch.distributed.run t.py": {"--accelerator x"},

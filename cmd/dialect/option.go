@@ -79,7 +79,7 @@ type option struct {
 	// anywhere makes the setting count in every dialect, as a variable or in front of the dialect's name. The others
 	// have a flag of their own in the replaced launchers.
 	anywhere bool
-	// lent makes it count so in front of those dialects that have no flag of its name.
+	// lent makes it count so, too: where the dialect has a flag of its name it is that flag.
 	lent bool
 	// elsewhere is the setting's default under other launchers' names, empty where it is the same.
 	elsewhere string

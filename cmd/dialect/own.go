@@ -41,7 +41,12 @@ func ParseOwn(args []string) (Own, []string, error) {
 		name := strings.ReplaceAll(spelling[2:], "_", "-")
 		s := anywhere(name)
 		if s == nil {
-			if near := nearest(spelling, anywhereFlags()); near != "" || onlyOfRun("--"+name) {
+			near := nearest(spelling, anywhereFlags())
+			switch {
+			case optionNamed(torchrunRows(), name) != nil && name != "help":
+				wrong.add(errhint.With(fmt.Errorf("cannot use %s in front of a launcher's name", spelling),
+					"it is a flag of the launcher: put it behind the name, as in muster torchrun "+spelling+" …"))
+			case near != "" || onlyOfRun("--"+name):
 				wrong.add(unknownFlag(spelling, anywhereFlags(), "-h"))
 			}
 			break
@@ -102,8 +107,8 @@ func anywhereFlags() []string {
 	return flags
 }
 
-// inFront are the settings that may stand in front of the dialect's name, or as variables: it has none of the lent ones
-// itself. Their aliases may be flags of the dialect's.
+// inFront are the settings that may stand in front of the dialect's name, or as variables, without those that are its own
+// flags, too: the parser has read these. Their aliases may be flags of the dialect's.
 func (p *parser) inFront() []*option {
 	var list []*option
 	for _, s := range settings() {
@@ -123,22 +128,7 @@ func (p *parser) inFront() []*option {
 // some of them have there through the dialect's own flags, variables or habits.
 func (o Own) apply(r *Request, inv Invocation, env environ, p *parser, equivalents *ownWords, wrong *problems) *ownWords {
 	list := p.inFront()
-	command := o.given()
-	var theirs []string
-	for _, s := range settings() {
-		if s.of(command).given && !namesFlag(list, s.name) {
-			theirs = append(theirs, s.name)
-		}
-	}
-	slices.Sort(theirs)
-	for _, flag := range theirs {
-		instead := "it is a flag of that launcher; put it behind its name"
-		if p.through != "" {
-			instead = "it is a flag of torchrun there; " + p.giveThrough(flag)
-		}
-		wrong.add(fmt.Errorf("cannot use --%s in front of %s: %s", flag, p.prog, instead))
-	}
-	words := resolve(list, command, env, []string{ownPrefix}, inv.ReadFile, wrong)
+	words := resolve(list, o.given(), env, []string{ownPrefix}, inv.ReadFile, wrong)
 	r.give(list, words, equivalents, wrong)
 	if words.LogDir.given && !words.Tee.given && !words.Redirects.given {
 		r.fillLogDir()

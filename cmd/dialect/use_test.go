@@ -448,28 +448,33 @@ func TestUndeclaredUse(t *testing.T) {
 // What is typed and has no effect is refused, with what it would need.
 func TestUnreadTyped(t *testing.T) {
 	for line, want := range map[string]string{
-		"run --ssh-user u prog":                   "cannot use --ssh-user u: it has no effect without hosts",
-		"run --ssh-port 22 prog":                  "--ssh-port 22: it has no effect without hosts",
-		"run --ssh-identity k prog":               "--ssh-identity k",
-		"run --ssh-host-key-policy x prog":        "choose one of",
-		"run --ssh-host-key-policy off prog":      "--ssh-host-key-policy off: it has no effect without hosts",
-		"run --ssh-option A=b prog":               "--ssh-option A=b: it has no effect without hosts",
-		"run --ssh-program s prog":                "--ssh-program s: it has no effect without hosts",
-		"run --ssh-parallel 3 prog":               "--ssh-parallel 3: it has no effect without hosts",
-		"run --start-timeout 9s prog":             "--start-timeout 9s: it has no effect without hosts; name them by --hosts",
-		"run --preflight off prog":                "--preflight off: it has no effect without hosts",
-		"run --env-deny A prog":                   "--env-deny A: it has no effect without hosts",
-		"run --etcd-user u prog":                  "--etcd-user u: it has no effect where the nodes do not meet by etcd",
-		"run --etcd-cacert c prog":                "--etcd-cacert c",
-		"run --warm-wait 9s prog":                 "--warm-wait 9s: it has no effect without --warm auto",
-		"run --restart-delay 9s prog":             "--restart-delay 9s: it has no effect while --max-restarts is 0",
-		"run --restart-backoff 3 prog":            "--restart-backoff 3: it has no effect while --max-restarts is 0",
-		"run --join-timeout 9s prog":              "--join-timeout 9s: it has no effect on one node",
-		"run --hosts a,b --stdin inherit prog":    "--stdin inherit: it has no effect on hosts",
-		"run --hosts localhost --ssh-user u prog": "--ssh-user u: it has no effect where all hosts are this machine",
-		"--max-restarts 2 horovodrun -np 2 prog":  "--max-restarts 2: it has no effect on a Horovod job",
-		"--max-restarts 2 torchrun t.py": "cannot use --max-restarts in front of torchrun: it is a flag of that " +
-			"launcher",
+		"run --ssh-user u prog":                           "cannot use --ssh-user u: it has no effect without hosts",
+		"run --ssh-port 22 prog":                          "--ssh-port 22: it has no effect without hosts",
+		"run --ssh-identity k prog":                       "--ssh-identity k",
+		"run --ssh-host-key-policy x prog":                "choose one of",
+		"run --ssh-host-key-policy off prog":              "--ssh-host-key-policy off: it has no effect without hosts",
+		"run --ssh-option A=b prog":                       "--ssh-option A=b: it has no effect without hosts",
+		"run --ssh-program s prog":                        "--ssh-program s: it has no effect without hosts",
+		"run --ssh-parallel 3 prog":                       "--ssh-parallel 3: it has no effect without hosts",
+		"run --start-timeout 9s prog":                     "--start-timeout 9s: it has no effect without hosts; name them by --hosts",
+		"run --preflight off prog":                        "--preflight off: it has no effect without hosts",
+		"run --env-deny A prog":                           "--env-deny A: it has no effect without hosts",
+		"run --etcd-user u prog":                          "--etcd-user u: it has no effect where the nodes do not meet by etcd",
+		"run --etcd-cacert c prog":                        "--etcd-cacert c",
+		"run --warm-wait 9s prog":                         "--warm-wait 9s: it has no effect without --warm auto",
+		"run --restart-delay 9s prog":                     "--restart-delay 9s: it has no effect while --max-restarts is 0",
+		"run --restart-backoff 3 prog":                    "--restart-backoff 3: it has no effect while --max-restarts is 0",
+		"run --join-timeout 9s prog":                      "--join-timeout 9s: it has no effect on one node",
+		"run --hosts a,b --stdin inherit prog":            "--stdin inherit: it has no effect on hosts",
+		"run --hosts localhost --ssh-user u prog":         "--ssh-user u: it has no effect where all hosts are this machine",
+		"--max-restarts 2 horovodrun -np 2 prog":          "--max-restarts 2: it has no effect on a Horovod job",
+		"--max-restarts 2 torchrun --max-restarts 2 t.py": "cannot use --max-restarts in front of torchrun and behind it: give it once",
+		"--max-restarts x torchrun t.py":                  "cannot use --max-restarts x: ",
+		"--max-restarts -1 dlrover-run t.py":              "cannot use --max-restarts -1: give a number from 0",
+		"--local-ranks-filter 0 --log-line-prefix-template a torchrun t.py": "cannot use --log-line-prefix-template a: it has no effect " +
+			"where no line has a prefix",
+		"--tee 3 colossalai run --nproc_per_node 2 --extra_launch_args tee=1 t.py": "cannot use --tee in front of colossalai run and " +
+			"behind it",
 		"--tee 3 deepspeed --enable_each_rank_log d t.py": "--tee 3: it has no effect where",
 		"--network-check --quarantine 5m run --hosts a,b prog": "--quarantine 5m: it has no effect " +
 			"on hosts",
@@ -566,6 +571,44 @@ func TestLentSettings(t *testing.T) {
 	weaker, err := ask("", []string{"MUSTER_NUMA_BINDING=socket"}, strings.Fields("mpirun -np 2 --bind-to numa prog")...)
 	if err != nil || weaker.Job.Bind.Mode != "node" {
 		t.Errorf("a flag against a variable: %+v, %v", weaker.Job.Bind, err)
+	}
+}
+
+// In front of launchers that have such flags themselves, too, they count as muster's variables do.
+func TestLentSettingsOfTheirOwn(t *testing.T) {
+	flags := map[string]string{
+		"max-restarts": "2", "log-dir": "d", "redirects": "1", "tee": "2", "local-ranks-filter": "0", "log-line-prefix-template": "a",
+		"event-log-handler": "console", "numa-binding": "socket",
+	}
+	for _, line := range []string{
+		"torchrun t.py", "torch.distributed.run t.py", "torch.distributed.launch t.py", "dlrover-run t.py", "ft_launcher t.py",
+		"accelerate launch --cpu t.py", "colossalai run --nproc_per_node 2 t.py",
+		"colossalai run --nproc_per_node 2 --extra_launch_args monitor_interval=1 t.py",
+	} {
+		for _, names := range [][]string{slices.Sorted(maps.Keys(flags)), {"log-dir"}, {"max-restarts"}, {"tee"}} {
+			var typed, env []string
+			for _, name := range names {
+				typed = append(typed, "--"+name, flags[name])
+				env = append(env, "MUSTER_"+strings.ToUpper(strings.ReplaceAll(name, "-", "_"))+"="+flags[name])
+			}
+			byVariable, err := ask("", env, strings.Fields(line)...)
+			if err != nil {
+				t.Fatalf("%s: %v", line, err)
+			}
+			byFlag, err := ask("", []string{"MUSTER_MAX_RESTARTS=7", "PET_TEE=1"}, append(typed, strings.Fields(line)...)...)
+			if err != nil {
+				t.Errorf("%q %s: %v", typed, line, err)
+				continue
+			}
+			want, got := byVariable.Job, byFlag.Job
+			if diff := cmp.Diff(want.Logs, got.Logs); slices.Contains(names, "tee") && diff != "" {
+				t.Errorf("%q %s: output (-want +got):\n%s", typed, line, diff)
+			}
+			if slices.Contains(names, "max-restarts") && got.Restart.MaxRestarts != 2 || got.Bind != want.Bind ||
+				got.EventLog != want.EventLog || got.Logs.Dir != want.Logs.Dir {
+				t.Errorf("%q %s: %+v", typed, line, got)
+			}
+		}
 	}
 }
 

@@ -179,7 +179,11 @@ func exitHelp(cmd *cobra.Command) string {
 // ownFlagNames are the flags that may stand in front of every dialect.
 func ownFlagNames() []string {
 	var names []string
-	dialect.OwnFlags().VisitAll(func(f *pflag.Flag) { names = append(names, "--"+f.Name) })
+	dialect.OwnFlags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden { // an alias, which may be another flag of the launcher
+			names = append(names, "--"+f.Name)
+		}
+	})
 	return names
 }
 
