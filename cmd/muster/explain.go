@@ -2,8 +2,10 @@ package main
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"muster/cmd/dialect"
 	"muster/cmd/dryrun"
@@ -12,9 +14,15 @@ import (
 
 // newExplainCmd is "muster explain".
 func newExplainCmd(a *app) *cobra.Command {
-	var output, kind, name, secrets, list, file string
-	var set []string
-	var lenient bool
+	var output string
+	usage := map[string]string{ // of the flags of muster run that matter most here
+		"kind": "kind of the job that is meant, where the file has several", "lenient": "list fields that nobody knows, where they would " +
+			"be refused",
+		"name":    "name of the job that is meant, where the file has several",
+		"secrets": "directory with a directory for each Secret and ConfigMap",
+		"hosts":   "hosts on which the job would run, as muster run takes them", "hostfile": "file that names them",
+		"set": "read the file as if VALUE stood at PATH; may be given again",
+	}
 	cmd := &cobra.Command{
 		Use:   "explain FILE",
 		Short: "Tell what muster makes of a job file: what would run where, and what becomes of each line",
@@ -22,46 +30,59 @@ func newExplainCmd(a *app) *cobra.Command {
 
 First which replica would run where, and what; then each line of the file: applied
 (muster does as it says), mapped (muster does so in its own way), cluster (left to
-the cluster, with the reason), missing (a start needs it), unknown (with --lenient).`,
-		Args: oneJobFile("muster explain pytorchjob.yaml"),
+the cluster, with the reason), missing (a start needs it), unknown (with --lenient).
+
+All flags of muster run may be given, and further arguments of the command behind --:
+the answer is as for a run with them.`,
+		Example: "  muster explain pytorchjob.yaml\n  muster explain volcano.yaml --success-policy rank0 --set spec.maxRetry=5",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if n := cmd.ArgsLenAtDash(); n >= 0 {
+				args = args[:n]
+			}
+			if f := cmd.Flags().Lookup("job-file"); f.Changed {
+				args = append(args, f.Value.String())
+			}
+			return oneJobFile("muster explain pytorchjob.yaml")(cmd, args)
+		},
 		Annotations: map[string]string{
 			exitAnnotation: "  0  told\n  2  usage error, or a file that muster run would refuse\n",
 		},
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if output != "text" && output != "json" {
 				return errhint.Usagef("-o %q: choose one of text, json", output)
 			}
-			words := []string{"--job-file", args[0]}
-			for _, w := range [][2]string{{"kind", kind}, {"name", name}, {"secrets", secrets}, {"hosts", list}, {"hostfile", file}} {
-				if w[1] != "" {
-					words = append(words, "--"+w[0]+"="+w[1])
+			var words []string
+			file := cmd.Flags().Lookup("job-file")
+			if !file.Changed {
+				_ = file.Value.Set(args[0])
+				words, args = append(words, "--job-file="+args[0]), args[1:]
+			}
+			cmd.Flags().Visit(func(f *pflag.Flag) {
+				if f.Name != "output" {
+					words = append(words, "--"+f.Name+"="+f.Value.String())
 				}
-			}
-			for _, s := range set {
-				words = append(words, "--set="+s)
-			}
-			if lenient {
-				words = append(words, "--lenient")
-			}
+			})
 			req, err := dialect.Read("run", dialect.Invocation{
-				Argv0: a.argv[0], Args: words, Environ: a.here.Environ, ReadFile: a.readFile, ReadDir: readDir, Machine: a.surroundings(),
-				Dir: workingDir(), Explain: true,
+				Argv0: a.argv[0], Args: slices.Concat(words, []string{"--"}, args), Environ: a.here.Environ, ReadFile: a.readFile,
+				ReadDir: readDir, Machine: a.surroundings(), Dir: workingDir(), Explain: true,
 			})
 			if err != nil {
 				return err
 			}
-			return a.show(dryrun.NewExplained(args[0], req), output == "json")
+			return a.show(dryrun.NewExplained(file.Value.String(), req), output == "json" || req.JSON)
 		},
 	}
-	flags := cmd.Flags()
-	flags.StringVarP(&output, "output", "o", "text", "text or json")
-	flags.StringVar(&kind, "kind", "", "kind of the job that is meant, where the file has several")
-	flags.StringVar(&name, "name", "", "name of the job that is meant, where the file has several")
-	flags.StringVar(&secrets, "secrets", "", "directory with a directory for each Secret and ConfigMap")
-	flags.StringVar(&list, "hosts", "", "hosts on which the job would run, as muster run takes them")
-	flags.StringVar(&file, "hostfile", "", "file that names them")
-	flags.StringArrayVar(&set, "set", nil, "read the file as if VALUE stood at PATH; may be given again")
-	flags.BoolVar(&lenient, "lenient", false, "list fields that nobody knows, where they would be refused")
+	run := dialect.Flags("run")
+	run.VisitAll(func(f *pflag.Flag) {
+		if own, most := usage[f.Name]; most {
+			f.Usage = own
+		} else {
+			f.Hidden = true
+		}
+	})
+	cmd.Flags().SetNormalizeFunc(run.GetNormalizeFunc())
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	cmd.Flags().AddFlagSet(run)
 	return cmd
 }
 

@@ -6,6 +6,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/spf13/pflag"
+
+	"muster/cmd/dialect"
 )
 
 // writeJob writes a job file.
@@ -90,5 +94,42 @@ func TestExplain(t *testing.T) {
 	}
 	if wrong := muster(t, nil, "explain", "nowhere.yaml"); wrong.Status != 2 {
 		t.Errorf("status %d\n%s", wrong.Status, wrong.Stderr)
+	}
+}
+
+// TestExplainTakesFlagsOfRun: what muster run -f takes beside the file muster explain takes, and answers as for that run.
+func TestExplainTakesFlagsOfRun(t *testing.T) {
+	t.Parallel()
+	flags := newExplainCmd(newApp(nil, nil, os.Stdout, os.Stderr)).Flags()
+	dialect.Flags("run").VisitAll(func(f *pflag.Flag) {
+		if own := flags.Lookup(f.Name); own == nil || own.Shorthand != f.Shorthand {
+			t.Errorf("it does not take --%s, -%s", f.Name, f.Shorthand)
+		}
+	})
+	file := writeJob(t, `apiVersion: batch.volcano.sh/v1alpha1
+kind: Job
+metadata: {name: j}
+spec: {minSuccess: 1, tasks: [{replicas: 2, template: {spec: {containers: [{name: c, command: ["true"]}]}}}]}
+`)
+	for _, c := range []struct {
+		args   []string
+		status int
+		want   string
+	}{
+		{[]string{file}, 2, "spec.minSuccess: muster knows success of all nodes"},
+		{[]string{file, "--success-policy", "any"}, 0, "no effect: --success-policy says whose success is the job's"},
+		{[]string{"--success_policy=any", "-f", file}, 0, "VolcanoJob j: 2 nodes"},
+		{[]string{"--success-policy=any", file, "--", "--lr", "0.1"}, 0, "true --lr 0.1"},
+		{[]string{"--success-policy=any", file, "--set=spec.tasks[0].name=a", "--set", "spec.tasks[0].replicas=3"}, 0, "j-a-2"},
+		{[]string{"--success-policy=any", file, "--json"}, 0, `"kind": "VolcanoJob"`},
+		{[]string{"--success-policy=some", file}, 2, "cannot use --success-policy some: choose one of"},
+		{[]string{"--success-policy=any", file, "--nnodes", "3"}, 2, "cannot use --nnodes 3"},
+		{[]string{"-f", file, "other.yaml"}, 2, "are two files, and a job has one"},
+		{[]string{"--", file}, 2, "no job file is named"},
+	} {
+		got := muster(t, nil, append([]string{"explain"}, c.args...)...)
+		if got.Status != c.status || !strings.Contains(got.Stdout+got.Stderr, c.want) {
+			t.Errorf("%q: status %d, want %d and %q\n%s%s", c.args, got.Status, c.status, c.want, got.Stdout, got.Stderr)
+		}
 	}
 }
