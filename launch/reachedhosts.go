@@ -64,8 +64,9 @@ func (r *reachedHosts) scale(n int) (string, error) {
 		return "", errhint.With(errhint.Usagef("cannot scale the job: its launcher has a fixed number of hosts, %d", r.rules.Max),
 			"faultTolerant, minReplicas and maxReplicas in the job file allow more")
 	case n < r.rules.Min || n > r.rules.Max:
-		return "", errhint.Usagef("cannot scale the job to %s: its file allows %d to %d", wording.Plural(n, "host"), r.rules.Min,
-			r.rules.Max)
+		return "", errhint.With(errhint.Usagef("cannot scale the job to %s: minReplicas and maxReplicas of its file allow %d to %d",
+			wording.Plural(n, "host"), r.rules.Min, r.rules.Max),
+			fmt.Sprintf("give a number from %d to %d, or change them in the file and start it anew", r.rules.Min, r.rules.Max))
 	case n == have:
 		return "the launcher has " + wording.Plural(n, "host"), nil
 	}

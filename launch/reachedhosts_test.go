@@ -35,7 +35,7 @@ func TestReachedHosts(t *testing.T) {
 		want, file string
 	}{
 		{2, "the launcher has 2 hosts", ""},
-		{5, "its file allows 1 to 4", ""},
+		{5, "of its file allow 1 to 4", ""},
 		{4, "there is no other host", ""},
 		{3, "finds 3 hosts from now on: j-t-2 (c)", "a slots=2\nb slots=2\nc slots=2\n"},
 		{1, "finds 1 host from now on, and no more j-t-1 (b), j-t-2 (c)", "a slots=2\n"},

@@ -116,7 +116,9 @@ func (s *Steering) scale(ctx context.Context, by control.Peer, n int) (string, e
 	case bounds.Min == bounds.Max:
 		return "", fixedError(bounds)
 	case n < bounds.Min || n > bounds.Max:
-		return "", errhint.Usagef("cannot scale the job to %s: --nnodes allows %d to %d", wording.Plural(n, "node"), bounds.Min, bounds.Max)
+		return "", errhint.With(errhint.Usagef("cannot scale the job to %s: it was started with --nnodes %d:%d", wording.Plural(n, "node"),
+			bounds.Min, bounds.Max), fmt.Sprintf("give a number from %d to %d; or start the job again with another --nnodes MIN:MAX, and "+
+			"of a job file with other minReplicas or minNodes, and replicas", bounds.Min, bounds.Max))
 	case mixed:
 		return "", errhint.Usagef("cannot scale the job: agents of torchrun or DLRover take part, which know of no such thing")
 	case slices.Contains(endPhases, phase):

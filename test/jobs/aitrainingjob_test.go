@@ -103,7 +103,7 @@ func TestAITrainingJobHorovod(t *testing.T) {
 		})
 	}
 	train("127.0.0.1", "127.0.0.2")
-	drive.Beside(t, j.RuntimeDir, "scale", "9", "edl").Expect(t, 2, "its file allows 1 to 5")
+	drive.Beside(t, j.RuntimeDir, "scale", "9", "edl").Expect(t, 2, "of its file allow 1 to 5")
 	drive.Beside(t, j.RuntimeDir, "kill-node", "edl-trainer-7", "edl").Expect(t, 2, `no host "edl-trainer-7"`, "edl-trainer-1 (127.0.0.2)")
 	drive.Beside(t, j.RuntimeDir, "scale", "3", "edl").Expect(t, 0, "finds 3 hosts from now on: edl-trainer-2 (127.0.0.3)")
 	train("127.0.0.1", "127.0.0.2", "127.0.0.3")

@@ -22,7 +22,8 @@ func TestScale(t *testing.T) {
 	node := func(i int) *drive.Job { return m.Start(i, fmt.Sprintf("--local-addr=127.0.0.%d", i+1)) }
 	agents := []*drive.Job{node(0), node(1), node(2)}
 	drive.UntilNodes(t, agents[0].RuntimeDir, 3)
-	drive.Beside(t, agents[1].RuntimeDir, "scale", "4").Expect(t, 2, "cannot scale the job to 4 nodes: --nnodes allows 1 to 3")
+	drive.Beside(t, agents[1].RuntimeDir, "scale", "4").Expect(t, 2, "cannot scale the job to 4 nodes: it was started with --nnodes 1:3",
+		"give a number from 1 to 3; or start the job again with another --nnodes MIN:MAX")
 	drive.Beside(t, agents[1].RuntimeDir, "scale", "0").Expect(t, 2, `"0" is no number of nodes`)
 	drive.Beside(t, agents[1].RuntimeDir, "scale").Expect(t, 2, "needs a number of nodes")
 	drive.Beside(t, agents[1].RuntimeDir, "scale", "3").Expect(t, 0, "the job has 3 nodes")
