@@ -81,6 +81,9 @@ spec:
 				t.Errorf("%s of %s%s: %d restarts of workers and %d of pods, want %d and %d; %v", kind, c.file, c.command, s.MaxRestarts,
 					s.BackoffLimit, c.workers, c.backed, left)
 			}
+			if flags := strings.Join(s.Flags, " "); strings.Contains(flags, "restart-limit=1000000000") {
+				t.Errorf("%s of %s%s: %s, though nodes are replaced anyhow", kind, c.file, c.command, flags)
+			}
 			if kind == "mpijob" {
 				continue // its workers are counted, which the command does not say
 			}

@@ -169,6 +169,7 @@ func (c *converter) command() jobfile.Line {
 // usual are settings that muster run has anyhow.
 var usual = map[string]string{
 	"restart-policy": "on-failure", "success-policy": "all", "fail-policy": "any", "clean-policy": "all",
+	"restart-limit": strconv.Itoa(job.Unlimited),
 }
 
 // fatalCodes are those that the kinds' own rules name.
