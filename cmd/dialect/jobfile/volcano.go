@@ -16,11 +16,12 @@ const (
 	// volcanoKind is what a Job of Volcano's is called here, whose kind in a file is that of Kubernetes' own.
 	volcanoKind    = "VolcanoJob"
 	volcanoVersion = "batch.volcano.sh/v1alpha1"
-	// volcanoTries is how often Volcano starts a job in all, where the file does not say it or says 0.
+	// volcanoTries is how often Volcano starts a job in all, where the file does not say it or says 0 (read at ed72c7c8:
+	// pkg/webhooks/admission/jobs/mutate, pkg/controllers/job/state/restarting.go).
 	volcanoTries = 3
 )
 
-// volcanoPlugins are those that Volcano's admission webhook knows.
+// volcanoPlugins are those that Volcano's admission webhook knows (pkg/controllers/job/plugins/factory.go).
 var volcanoPlugins = []string{"svc", "env", "ssh", "pytorch", "tensorflow", "mpi", "ray", "hcclrank"}
 
 // volcanoTask is a group of a Volcano job's pods.
