@@ -107,6 +107,9 @@ func DecisionOf(v rendezvous.Verdict) Decision {
 	default:
 		d.Text = printable.Output(v.Message)
 	}
+	if d.Reason == job.ReasonBackoffLimit && d.Rank < 0 { // a node was lost, and no worker has failed
+		d.Text = printable.Output(v.Message)
+	}
 	if d.Status < 0 || d.Status > 255 {
 		d.Status = errhint.Internal
 	}

@@ -590,3 +590,12 @@ func TestExclusionIsTold(t *testing.T) {
 		}
 	}
 }
+
+// TestLostNodeReachesBackoffLimit: a verdict that counts a lost node says which, and not that workers have failed.
+func TestLostNodeReachesBackoffLimit(t *testing.T) {
+	const lost = "node b is not heard of for 4s, and the backoff limit of 0 is reached"
+	v := rendezvous.Verdict{Kind: rendezvous.Fail, Reason: "BackoffLimitReached", Rank: -1, Status: 75, Message: lost}
+	if d := DecisionOf(v); d.Message() != lost {
+		t.Errorf("%q, want %q", d.Message(), lost)
+	}
+}
