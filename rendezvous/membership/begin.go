@@ -57,9 +57,8 @@ func (c *coordinator) assign(ctx context.Context, id roundID, joiners []joiner, 
 		if _, err := c.store.peek(ctx, c.keys.job("host"), &host); storeFailed(err) {
 			return err
 		} else if err == nil {
-			c.hosted = host.Agent
+			c.setHosted(host.Agent)
 		}
-		c.roster.quorum = c.hosted != "" && c.cfg.Failover && !c.roster.mixed
 	}
 	var standbys []standby
 	if c.hosted != "" && !c.roster.mixed && c.cfg.Failover {

@@ -46,6 +46,8 @@ func (r *joinRecord) check() error {
 		return fmt.Errorf("it has %.40q of lost nodes", r.LostOf)
 	case r.Restarts < 0 || r.Replacements < 0 || r.Restarts > maxRounds || r.Replacements > maxRounds:
 		return fmt.Errorf("it has %d restarts and %d replacements", r.Restarts, r.Replacements)
+	case r.Host != "" && !isNonce(r.Host) || r.HostRank < noRank || r.HostRank >= maxNodes:
+		return fmt.Errorf("it names no host of its last store, of rank %d", r.HostRank)
 	}
 	return checkOrders(r.Orders)
 }

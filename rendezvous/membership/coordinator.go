@@ -272,6 +272,13 @@ func (c *coordinator) setHere(agent string, here bool) {
 	}
 }
 
+// setHosted takes in which agent serves the store, which may move then.
+func (c *coordinator) setHosted(agent string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hosted, c.roster.quorum = agent, c.cfg.Failover && !c.roster.mixed
+}
+
 // errUnsaid is the end of a coordinator whose verdict does not come to stand in the store.
 var errUnsaid = errors.New("the verdict on the round does not stay in the store")
 

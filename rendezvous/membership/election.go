@@ -74,7 +74,6 @@ func (h *Handler) elect(ctx context.Context, cause error) error {
 		if back != nil {
 			_ = back.Close()
 		}
-		h.countHost()
 		h.log.Warn().Str("node", elected.Node).Str("addr", elected.Addr).Dur("dur_ms", time.Since(began)).Msg("store has moved")
 		return nil
 	case back != nil:

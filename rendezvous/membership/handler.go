@@ -436,7 +436,9 @@ func (h *Handler) lossOf(message string, a assignment, rank int) rendezvous.Verd
 	}
 	rules := h.cfg.rules(false)
 	rules.limit(&v, a.Restarts, a.Replacements+1)
-	rules.limitRank(&v, a, rank)
+	if known, err := parseLosses(a.LostOf); err == nil { // which was checked
+		rules.limitRank(&v, known, a.Size, rank)
+	}
 	return v
 }
 

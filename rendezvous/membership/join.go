@@ -21,7 +21,7 @@ func (h *Handler) wish(ctx context.Context, m rendezvous.Member) (place assignme
 		NodeRank: h.cfg.NodeRank, Prefers: h.cfg.Prefers,
 		Min: h.cfg.Min, Max: h.cfg.Max, Checks: h.cfg.Checks, IDs: strings.Join(h.cfg.IDs, ","),
 		Round: h.last.Round, Rank: h.last.Rank, Size: h.last.Size, Restarts: h.last.Restarts, Replacements: h.last.Replacements,
-		LostOf: h.last.LostOf, Orders: h.last.Orders,
+		LostOf: h.last.LostOf, Host: h.last.Host, HostRank: h.last.HostRank, Hosts: h.host == h.id, Orders: h.last.Orders,
 	}
 	if h.round != nil {
 		rec.Restarts = max(rec.Restarts, h.round.restarts)

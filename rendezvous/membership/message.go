@@ -42,6 +42,11 @@ type joinRecord struct {
 	Replacements int  `json:"replacements"`
 	// LostOf is losses.String.
 	LostOf string `json:"lost_of,omitempty"`
+	// Host is the agent that served the store of Round, empty for none of ours, and HostRank its rank there, -1 for
+	// none. Hosts says that this agent serves the store at which it joins.
+	Host     string `json:"host,omitempty"`
+	HostRank int    `json:"host_rank"`
+	Hosts    bool   `json:"hosts,omitempty"`
 	// Orders are the newest that it knows of.
 	Orders rendezvous.Orders `json:"orders,omitzero"`
 }

@@ -204,12 +204,15 @@ func (n *network) firstRound(names string) []*agent {
 }
 
 // reborn is a2, which serves the address of a from now on: a's supervisor has started it again.
-func (n *network) reborn() *agent {
-	a2 := n.node("a2", "a2")
+func (n *network) reborn() *agent { return n.rebornAs("a2") }
+
+// rebornAs is reborn for an agent of another name.
+func (n *network) rebornAs(name string, change ...func(*membership.Config)) *agent {
+	x := n.node(name, name, change...)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.spaces["a"] = n.spaces["a2"]
-	return a2
+	n.spaces["a"] = n.spaces[name]
+	return x
 }
 
 // partition cuts the network in two at random.

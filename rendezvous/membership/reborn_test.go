@@ -2,6 +2,7 @@ package membership_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -14,6 +15,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"muster/internal/errhint"
+	"muster/rendezvous"
 	"muster/rendezvous/membership"
 )
 
@@ -267,5 +270,169 @@ func TestRebornHostWhileElected(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// TestRebornHostIsALoss: the host of the store is killed, and started again before the others have found another one.
+// That is the loss of a node, which uses up a restart and ends the job where none is left, whoever of them is the next
+// coordinator.
+func TestRebornHostIsALoss(t *testing.T) {
+	limits := []struct {
+		set           func(*membership.Config)
+		losses        int // that the job survives
+		reason, words string
+	}{
+		{func(c *membership.Config) { c.ReplaceLimit = 0 }, 0, "RestartLimitReached", "no restart is left"},
+		{func(c *membership.Config) { c.ReplaceLimit = 1 }, 1, "RestartLimitReached", "restart limit of 1 lost nodes"},
+		{func(c *membership.Config) { c.BackoffLimit = 1 }, 1, "BackoffLimitReached", "the backoff limit of 1"},
+		{func(c *membership.Config) { c.RankLimit = 1 }, 1, "RestartLimitReached", "the 2nd loss of group rank 0"},
+		{func(c *membership.Config) { c.LossLimit = 1 }, 1, "RestartLimitReached", "1 of 1 used"},
+	}
+	for _, limit := range limits {
+		for i := range 4 {
+			t.Run(fmt.Sprint(limit.words, "/", i), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					n := newNetwork(t, 2, 2)
+					limit.set(&n.cfg)
+					var change []func(*membership.Config)
+					if i%2 == 1 {
+						change = append(change, late) // another agent is the coordinator
+					}
+					if i/2 == 1 {
+						n.cfg.Token = jobToken
+					}
+					b := n.firstRound("a b")[1]
+					for loss := 1; loss <= limit.losses+1; loss++ {
+						n.spacesOf("a").Close()
+						b.verdict()
+						second := b.begin(t.Context())
+						time.Sleep(300 * time.Millisecond)
+						a := n.rebornAs("a"+strconv.Itoa(loss+1), change...)
+						for _, got := range []next{<-a.begin(t.Context()), <-second} {
+							if loss <= limit.losses {
+								if got.err != nil || got.round.Replacements != loss || got.round.GroupWorldSize != 2 {
+									t.Fatalf("loss %d: %+v, %v", loss, got.round, got.err)
+								}
+								continue
+							}
+							over, is := errors.AsType[*rendezvous.OverError](got.err)
+							if !is {
+								t.Fatalf("loss %d: %+v, %v", loss, got.round, got.err)
+							}
+							if v := over.Verdict; v.Reason != limit.reason || v.Status != errhint.TryAgain ||
+								!strings.Contains(v.Message, "node "+a.name) || !strings.Contains(v.Message, limit.words) {
+								t.Errorf("loss %d: %+v", loss, v)
+							}
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestRebornHostOfThreeIsALoss: so it is where the others cannot elect another host before. Each loss counts once,
+// whether the store moves or its host is started again.
+func TestRebornHostOfThreeIsALoss(t *testing.T) {
+	for _, moves := range []bool{false, true} {
+		t.Run(fmt.Sprint(moves), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork(t, 3, 3)
+				n.cfg.RankLimit = 2
+				rest := n.firstRound("a b c")[1:]
+				if !moves {
+					n.split("b", "c")
+				}
+				meeting := []chan next{}
+				n.spacesOf("a").Close()
+				for _, x := range rest {
+					x.verdict()
+					meeting = append(meeting, x.begin(t.Context()))
+				}
+				time.Sleep(300 * time.Millisecond)
+				a := n.reborn()
+				for _, m := range append(meeting, a.begin(t.Context())) {
+					if got := <-m; got.err != nil || got.round.Replacements != 1 || got.round.GroupWorldSize != 3 {
+						t.Errorf("%+v, %v", got.round, got.err)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestHostBackIsNoLoss: the connection of a node to the store breaks, and it finds the same host again.
+func TestHostBackIsNoLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t, 2, 2)
+		n.cfg.ReplaceLimit, n.cfg.BackoffLimit = 0, 0
+		a := n.node("a", "a")
+		first := a.begin(t.Context())
+		synctest.Wait()
+		var way membership.Conn
+		b := n.node("b", "a", func(c *membership.Config) {
+			way = c.Store
+			dial := c.Dial
+			c.Dial = func(ctx context.Context, addr string) (conn membership.Conn, err error) {
+				if conn, err = dial(ctx, addr); err == nil {
+					way = conn
+				}
+				return conn, err
+			}
+		})
+		meet(t.Context(), b)
+		<-first
+		for range 3 {
+			_ = way.Close()
+			b.verdict()
+			second := b.begin(t.Context())
+			a.verdict()
+			for _, got := range []next{<-a.begin(t.Context()), <-second} {
+				if got.err != nil || got.round.GroupWorldSize != 2 || got.round.Replacements != 0 {
+					t.Fatalf("%+v, %v", got.round, got.err)
+				}
+			}
+		}
+	})
+}
+
+// TestForgedLoss: somebody who reaches the store says in a ticket that the host of his last round is lost. Where the job
+// has a token, and he has not, nobody believes it.
+func TestForgedLoss(t *testing.T) {
+	for _, token := range [][]byte{nil, jobToken} {
+		t.Run(string(token), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork(t, 2, 2)
+				n.cfg.ReplaceLimit, n.cfg.Token = 0, token
+				a := n.node("a", "a")
+				first := a.begin(t.Context())
+				synctest.Wait() // a is the coordinator
+				n.space = n.spacesOf("a")
+				forger, tickets := n.space.Client(), n.leadership(0)
+				body := []byte(`{"agent":"theforger","node":"x","addr":"x","workers":1,"node_rank":-1,"min":2,"max":2,"round":5,"size":2,` +
+					`"host":"anotheragent"}`)
+				for _, signed := range []bool{false, true} {
+					number, err := forger.Add(t.Context(), tickets+"tickets", 1)
+					key, value := tickets+"join/"+strconv.FormatInt(number, 10), body
+					if signed {
+						value = membership.Seal("job7", []byte("another token"), "theforger", key, body)
+					}
+					if err == nil {
+						err = forger.Set(t.Context(), key, value)
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+				time.Sleep(time.Second)
+				second := n.node("b", "a").begin(t.Context())
+				for _, got := range []next{<-first, <-second} {
+					if _, over := errors.AsType[*rendezvous.OverError](got.err); over != (token == nil) ||
+						token != nil && (got.err != nil || got.round.GroupWorldSize != 2 || got.round.Replacements != 0) {
+						t.Errorf("%+v, %v", got.round, got.err)
+					}
+				}
+			})
+		})
 	}
 }

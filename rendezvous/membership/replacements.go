@@ -93,12 +93,18 @@ func (r *rules) overRank(v *rendezvous.Verdict, n, rank int) {
 	}
 }
 
-// limitRank is overRank for a loss that nobody has counted yet, in the round of place a.
-func (r *rules) limitRank(v *rendezvous.Verdict, a assignment, rank int) {
-	known, err := parseLosses(a.LostOf)
-	if left := a.Size - 1; r.rankLimit > 0 && err == nil && rank != noRank && (left-left%max(r.unit, 1) < r.min || r.fixed) {
+// limitRank is overRank for a loss that nobody has counted yet, after the known ones, in a round of size nodes.
+func (r *rules) limitRank(v *rendezvous.Verdict, known losses, size, rank int) {
+	if r.mustReplace(size, rank) {
 		r.overRank(v, known[rank]+1, rank)
 	}
+}
+
+// mustReplace reports whether the node with a rank counts as replaced where it is lost in a round of size nodes: the
+// others cannot go on alone.
+func (r *rules) mustReplace(size, rank int) bool {
+	left := size - 1
+	return r.rankLimit > 0 && rank != noRank && (left-left%max(r.unit, 1) < r.min || r.fixed)
 }
 
 // noRank is the rank of a node that is not in the round, or not known.
@@ -113,16 +119,37 @@ func (h *Handler) standbyOf(roll *rollRecord) assignment {
 	return a
 }
 
-// countHost counts the loss of the host of the store, once: nobody else does where the store moves.
-func (h *Handler) countHost() {
-	known, err := parseLosses(h.last.LostOf)
-	left := h.last.Size - 1
-	if needed := left-left%max(h.cfg.Unit, 1) < h.cfg.Min || h.cfg.Fixed; h.cfg.RankLimit > 0 && err == nil &&
-		h.last.HostRank != noRank && needed {
-		known[h.last.HostRank]++
-		h.last.LostOf = known.String()
+// lostHost says whether the node is lost that served the store in the last round, and its rank there: those who were in
+// it find another agent at this store, by, which was elected or has been started in the place of the lost one. That is
+// counted once, when this roster begins its first round.
+func (r *roster) lostHost() (rank int, by string, lost bool) {
+	hosts := slices.IndexFunc(r.waiting, func(s joiner) bool { return s.rec.Hosts })
+	if hosts < 0 || r.last == r.round && r.moved == 0 {
+		return noRank, "", false
 	}
-	h.last.HostRank = noRank
+	by = r.waiting[hosts].rec.String()
+	for _, s := range r.waiting {
+		if _, back := r.tickets[s.rec.Host]; s.rec.Round == r.last && s.rec.Host != "" && !back {
+			return s.rec.HostRank, by, true
+		}
+	}
+	return noRank, "", false
+}
+
+// hostReturned is the verdict on the loss of a node that served the store and serves it again, and whether that ends
+// the job. Where the store has moved, those who were in the last round have asked that before.
+func (r *roster) hostReturned() (v rendezvous.Verdict, over bool) {
+	rank, by, lost := r.lostHost()
+	if !lost || r.moved > 0 {
+		return v, false
+	}
+	v = rendezvous.Verdict{
+		Kind: rendezvous.Reassemble, Reason: reasonNodeLost, Rank: -1,
+		Message: fmt.Sprintf("node %s, which hosts the store, was lost and has been started again", by),
+	}
+	r.limit(&v, r.restarts, r.replacements+1)
+	r.limitRank(&v, r.lostOf, r.lastSize(), rank)
+	return v, v.Kind == rendezvous.Fail
 }
 
 func times(n int) string {

@@ -156,7 +156,7 @@ func (r *roster) join(now time.Duration, ticket int64, rec joinRecord) {
 		r.notBefore = max(r.notBefore, r.patience+r.fenced)
 	}
 	r.lastJoin, r.last = now, max(r.last, rec.Round)
-	r.orders.Learn(rec.Orders)
+	r.learn(rec)
 	if _, ours := r.members[rec.Agent]; ours && r.phase == phaseRun && !r.proposed {
 		// It has lost the store for a while, and stopped its workers; or it has heard a verdict that is on its way to
 		// us.
@@ -164,6 +164,16 @@ func (r *roster) join(now time.Duration, ticket int64, rec joinRecord) {
 			Kind: rendezvous.Reassemble, Reason: "NodeReturned", Rank: -1,
 			Message: "node " + rec.String() + " was cut off for a while and has stopped its workers",
 		})
+	}
+}
+
+// learn takes in what an agent knows of the job's past.
+func (r *roster) learn(rec joinRecord) {
+	r.restarts = max(r.restarts, rec.Restarts)
+	r.replacements = max(r.replacements, rec.Replacements)
+	r.orders.Learn(rec.Orders)
+	if known, err := parseLosses(rec.LostOf); err == nil { // which was checked
+		r.lostOf.learn(known)
 	}
 }
 
@@ -348,6 +358,9 @@ func (r *roster) settle(now time.Duration) []effect {
 			r.limit(&v, r.restarts, r.replacements)
 			is = v.Kind == rendezvous.Fail
 		}
+		if !is && !r.cutOff() { // else the others may have gone on without the node that is back
+			v, is = r.hostReturned()
+		}
 		if is {
 			r.phase, r.verdict = phaseOver, v
 		}
@@ -409,15 +422,12 @@ func (r *roster) begin(joiners []joiner) {
 
 // begun notes that a round of size nodes runs, of which ours are joiners, with ranks.
 func (r *roster) begun(number, size int, joiners []joiner, ranks []int) {
-	for _, s := range joiners {
-		r.restarts = max(r.restarts, s.rec.Restarts)
-		r.replacements = max(r.replacements, s.rec.Replacements)
-		r.orders.Learn(s.rec.Orders)
-		if known, err := parseLosses(s.rec.LostOf); err == nil { // which was checked
-			r.lostOf.learn(known)
+	if rank, _, lost := r.lostHost(); lost {
+		r.replacements++
+		if r.mustReplace(r.lastSize(), rank) {
+			r.lostOf[rank]++
 		}
 	}
-	r.replacements += r.moved // the host whose store it was before
 	if before := r.members[r.predecessor]; before.gone {
 		r.replacements++
 		if size >= r.size && r.rankLimit > 0 {

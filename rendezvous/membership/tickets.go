@@ -162,6 +162,9 @@ func (c *coordinator) take(ctx context.Context, ticket int64, rec joinRecord) {
 	}
 	p.silent, p.garbled, p.deaf, p.joined = 0, false, 0, true // it lives
 	c.setHere(rec.Agent, true)
+	if rec.Hosts { // the one before is lost
+		c.setHosted(rec.Agent)
+	}
 	if c.heardBefore(ctx, ticket, rec) {
 		c.log.Debug().Str("node", rec.String()).Int64("ticket", ticket).Msg("node asks again")
 		return
