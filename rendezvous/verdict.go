@@ -31,6 +31,8 @@ type Verdict struct {
 	// the exit status of the job.
 	Rank   int `json:"rank"`
 	Status int `json:"status,omitempty"`
+	// Lost is one more than the group rank of the node whose loss decided, 0 for none: nothing is heard of it any more.
+	Lost int `json:"lost,omitempty"`
 	// Restarts belongs to Restart: how many restarts the whole job has then had. Delay is the pause before the next.
 	Restarts int           `json:"restarts,omitempty"`
 	Delay    time.Duration `json:"delay,omitempty"`

@@ -250,7 +250,7 @@ func checkVerdict(v *rendezvous.Verdict) error {
 	}
 	late := func(d time.Duration) bool { return d < 0 || d > maxDelay }
 	if v.Status < 0 || v.Status > 255 || v.Restarts < 0 || v.Restarts > maxRounds || late(v.Delay) || late(v.Linger) || late(v.Grace) ||
-		v.Rank < -1 || v.Rank >= maxWorld {
+		v.Rank < -1 || v.Rank >= maxWorld || v.Lost < 0 || v.Lost > maxNodes {
 		return fmt.Errorf("status %d, rank %d, delay %v, restarts %d", v.Status, v.Rank, v.Delay, v.Restarts)
 	}
 	if len(v.Reason) > maxLabel || len(v.Node) > maxLabel || len(v.Message) > maxMessage {

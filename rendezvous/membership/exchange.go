@@ -173,20 +173,43 @@ func (r *round) report(ctx context.Context, report []byte) error {
 			slot = n
 		}
 	}
-	if r.a.AgentRank == 0 { // the round may be over here before all others have stopped
+	if r.collects() { // the round may be over here before all others have stopped
 		r.s.wg.Go(r.collectReports)
 	}
 	return r.say(ctx, r.agentKey("stopped", r.a.AgentRank), stoppedRecord{slot})
 }
 
-// collectReports waits until every agent has stopped, and says in which slots they have reported.
+// lostAgent is the agent rank of the node that was lost by the verdict on the round, noRank for none.
+func (r *round) lostAgent() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.gone
+}
+
+// collects reports whether this agent is the first one that is left.
+func (r *round) collects() bool {
+	return r.a.AgentRank == 0 || r.a.AgentRank == 1 && r.lostAgent() == 0
+}
+
+// stoppedKeys are the keys under which the agents of the round say that they have stopped, by agent rank, but for the
+// lost one.
+func (r *round) stoppedKeys() []string {
+	keys := r.agentKeys("stopped")
+	if lost := r.lostAgent(); lost >= 0 && lost < len(keys) {
+		keys = slices.Delete(keys, lost, lost+1)
+	}
+	return keys
+}
+
+// collectReports waits until every agent that is left has stopped, and says in which slots they have reported.
 func (r *round) collectReports() {
 	ctx, cancel := context.WithTimeout(r.s.ctx, r.h.cfg.CloseTimeout)
 	defer cancel()
 	var all reportedRecord
-	err := r.s.conn.collect(ctx, r.agentKeys("stopped"), r.pause(), func(i int, raw []byte) bool {
+	keys := r.stoppedKeys()
+	err := r.s.conn.collect(ctx, keys, r.pause(), func(i int, raw []byte) bool {
 		var s stoppedRecord
-		if _, err := r.h.codec.open(r.agentKey("stopped", i), raw, &s); err != nil {
+		if _, err := r.h.codec.open(keys[i], raw, &s); err != nil {
 			return false
 		}
 		if s.Slot > 0 && s.Slot <= r.slots() && !slices.Contains(all.Slots, s.Slot) {
@@ -204,14 +227,21 @@ func (r *round) Reports(ctx context.Context) ([][]byte, error) {
 	waiting, cancel := r.calls(ctx)
 	defer cancel()
 	var all reportedRecord
-	if _, err := r.s.conn.await(waiting, r.key("reported"), r.pause(), &all); err != nil { // without it we take what is there
+	soon, stop := context.WithTimeout(waiting, reportsSoon)
+	defer stop()
+	_, err := r.s.conn.await(soon, r.key("reported"), r.pause(), &all)
+	if err != nil && waiting.Err() == nil {
+		r.tellAwaited(waiting)
+		_, err = r.s.conn.await(waiting, r.key("reported"), r.pause(), &all)
+	}
+	if err != nil { // without it we take what is there
 		all.Slots = nil
 		for slot := range r.slots() {
 			all.Slots = append(all.Slots, slot+1)
 		}
 	}
-	reading, stop := context.WithTimeout(r.s.ctx, time.Second)
-	defer stop()
+	reading, enough := context.WithTimeout(r.s.ctx, time.Second)
+	defer enough()
 	keys := make([]string, len(all.Slots))
 	for i, slot := range all.Slots {
 		keys[i] = r.slotKey(slot)
@@ -227,6 +257,33 @@ func (r *round) Reports(ctx context.Context) ([][]byte, error) {
 		}
 	}
 	return reports, nil
+}
+
+// reportsSoon is after how long it is said whose reports are waited for.
+const reportsSoon = 3 * time.Second
+
+// tellAwaited says which nodes have not said that their workers have ended.
+func (r *round) tellAwaited(ctx context.Context) {
+	if r.a.Agents > maxReports { // all would ask for all
+		return
+	}
+	var roll rollRecord
+	if _, err := r.s.conn.peek(ctx, r.h.keys.job("members"), &roll); err != nil || roll.id() != r.a.id() {
+		return
+	}
+	said, err := r.s.conn.current(ctx, r.agentKeys("stopped"))
+	if err != nil || len(roll.Members) != len(said) {
+		return
+	}
+	var names []string
+	for i, m := range roll.Members {
+		if said[i] == nil && i != r.lostAgent() {
+			names = append(names, m.Name)
+		}
+	}
+	if len(names) > 0 {
+		r.h.log.Warn().Strs("nodes", names).Msg("waiting until the workers of other nodes have ended")
+	}
 }
 
 // Agree implements rendezvous.Exchange.

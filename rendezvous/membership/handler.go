@@ -432,7 +432,7 @@ const reasonAnew = "CoordinatorAnew"
 func (h *Handler) lossOf(message string, a assignment, rank int) rendezvous.Verdict {
 	v := rendezvous.Verdict{
 		Kind: rendezvous.Reassemble, Reason: reasonNodeLost, Rank: -1, Node: h.cfg.Node, Message: message,
-		Grace: h.cfg.fence(),
+		Lost: rank + 1, Grace: h.cfg.fence(),
 	}
 	rules := h.cfg.rules(false)
 	rules.limit(&v, a.Restarts, a.Replacements+1)

@@ -255,7 +255,7 @@ func (r *roster) lost(now time.Duration, agent string, how goes) {
 	if r.phase == phaseOver {
 		return
 	}
-	v := r.afterLoss(m.name, how)
+	v := r.afterLoss(m, how)
 	if how == goesSilent && !r.inherited {
 		r.replaces(now, m.rank, &v)
 	}
@@ -284,8 +284,8 @@ const (
 )
 
 // afterLoss is the verdict on a round that has lost a node.
-func (r *roster) afterLoss(name string, how goes) rendezvous.Verdict {
-	left := how == goesLeft
+func (r *roster) afterLoss(m member, how goes) rendezvous.Verdict {
+	left, name := how == goesLeft, m.name
 	v := rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: reasonNodeLost, Rank: -1}
 	v.Message = fmt.Sprintf("node %s is not heard of for %v", name, r.patience)
 	if left {
@@ -307,6 +307,7 @@ func (r *roster) afterLoss(name string, how goes) rendezvous.Verdict {
 	if !left && !r.inherited { // in a leadership that we took over nobody is counted who had gone long before
 		r.replacements++
 	}
+	v.Lost = m.rank + 1
 	r.limit(&v, r.restarts, r.replacements)
 	return v
 }

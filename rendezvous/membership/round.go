@@ -43,6 +43,7 @@ type round struct {
 	restarts int
 	// orders are what holds by the verdict that was heard; to be read after leave.
 	orders rendezvous.Orders
+	gone   int // agent rank of the node that was lost by that verdict, noRank for none
 
 	mu    sync.Mutex
 	heard bool              // a verdict has been noted
@@ -54,7 +55,7 @@ type round struct {
 func newRound(h *Handler, a assignment) *round {
 	r := &round{
 		h: h, a: a, s: h.session, verdict: make(chan rendezvous.Verdict, 1), tallied: make(chan rendezvous.Tally, 1),
-		wrote: map[string]bool{}, began: time.Now(),
+		wrote: map[string]bool{}, began: time.Now(), gone: noRank,
 	}
 	r.running, r.end = context.WithCancel(r.s.ctx)
 	if r.leader = r.s.ledBy(); r.leader == h.id && h.coord != nil {
@@ -94,6 +95,9 @@ func (r *round) note(v rendezvous.Verdict) {
 		r.restarts = v.Restarts
 	}
 	r.orders = v.Orders
+	if !r.a.Mixed { // else it is not known which of ours has that rank
+		r.gone = v.Lost - 1
+	}
 	r.cut = v.Reason == reasonStoreLost
 	r.garbled = isDisturbance(v.Reason) && time.Since(r.began) <= soon*h.cfg.deadAfter()
 	r.handover = v.Reason == reasonHostStopped && h.movable() && h.host != h.id

@@ -51,3 +51,22 @@ func TestMeetHostReturns(t *testing.T) {
 		})
 	}
 }
+
+// TestMeetLostIsNotWaitedFor kills an agent whose loss ends the job: the other one does not wait for its report.
+func TestMeetLostIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	m := drive.NewMeet(t, drive.UntilGate, "--nnodes=2", "--run-id=x", "--rdzv=c10d://127.0.0.1:"+drive.FreePort(t), "--restart-limit=0",
+		"--grace=1m")
+	m.Native, m.Env = true, []string{"MUSTER_LOG_LEVEL=debug", "MUSTER_KEEP_ALIVE=400ms"}
+	host := m.Start(0)
+	m.Says(host, `"message":"this node hosts the store"`)
+	other := m.Start(1)
+	m.Seen(0, 0, 0)
+	m.Seen(1, 0, 0)
+	m.Kill(other)
+	killed := time.Now()
+	m.Ends(host, 75, "and no restart is left for a lost node")
+	if took := time.Since(killed); took > 40*time.Second {
+		t.Errorf("the job has ended %v after the loss", took)
+	}
+}
