@@ -21,6 +21,9 @@ const Tick = 10 * time.Millisecond
 
 // UsageOf reads what processes use, by one look at all processes. Those that are gone are missing in the answer.
 func UsageOf(pids []int) (map[int]Usage, error) {
+	if len(pids) == 0 {
+		return map[int]Usage{}, nil
+	}
 	s, err := readSnapshot()
 	if err != nil {
 		return nil, err
