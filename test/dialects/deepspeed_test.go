@@ -24,7 +24,6 @@ var deepSpeedDifferences = append(ourNames("an agent serves the workers' store a
 		"deepspeed's is RANK modulo the node's workers, which permutes devices where hosts have different slots",
 	},
 	difference{"hostfile no-ssh exclude", "argv", `.*"--local_rank=[01]".*`, `.*"--local_rank=[01]".*`, "the same, as an argument"},
-	difference{"environment-files", "WORDS", absent, "two words", "pdsh's shell splits the value, which loses its quotes on the way"},
 )
 
 // farSSH stands for ssh: it drops options and the host, and runs the rest here in the environment of another machine.
