@@ -59,6 +59,9 @@ func (f *Fake) Path() string { return f.path }
 
 // Banner describes the fake in one line, for the reports of the run.
 func (f *Fake) Banner() string {
+	if f.spec.count == 0 { // such as that of a launcher whose hosts have some
+		return fmt.Sprintf("accelerator=fake: this node has none (%s, %s)", f.path, f.note)
+	}
 	return fmt.Sprintf("accelerator=fake: %d × %s with %d MiB (%s, %s)", f.spec.count, f.spec.modelName(), f.spec.memoryMiB, f.path, f.note)
 }
 

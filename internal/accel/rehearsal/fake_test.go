@@ -77,12 +77,12 @@ func TestFakeDetect(t *testing.T) {
 
 func TestFakeBanner(t *testing.T) {
 	path := filepath.Join(testdata, "good", "eight.yaml")
-	for node, note := range map[string]string{"node-3": `node "node-3"`, "x": `defaults, as it has no node "x"`} {
-		spec := "2 × NVIDIA A100-SXM4-40GB with 40960 MiB"
-		if node == "x" {
-			spec = "8 × NVIDIA H100 80GB HBM3 with 81559 MiB"
-		}
-		want := fmt.Sprintf("accelerator=fake: %s (%s, %s)", spec, path, note)
+	for node, want := range map[string]string{
+		"node-3": `2 × NVIDIA A100-SXM4-40GB with 40960 MiB (%s, node "node-3")`,
+		"node-4": `this node has none (%s, node "node-4")`,
+		"x":      `8 × NVIDIA H100 80GB HBM3 with 81559 MiB (%s, defaults, as it has no node "x")`,
+	} {
+		want = "accelerator=fake: " + fmt.Sprintf(want, path)
 		if got := load(t, "eight.yaml", node).Banner(); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
