@@ -72,9 +72,9 @@ func (p *Policy) Account(d Decision, here string) string {
 		text += fmt.Sprintf(" within %v", p.rules.Window)
 	}
 	if d.Node != "" && d.Node != here {
-		text += fmt.Sprintf(" on this node, %d by the whole job: node %s has decided", p.restarts, d.Node)
+		text += fmt.Sprintf(" on node %s, %d by the whole job: node %s has decided", here, p.restarts, d.Node)
 	} else if p.restarts > len(p.own) {
-		text += fmt.Sprintf(" on this node, %d by the whole job", p.restarts)
+		text += fmt.Sprintf(" on node %s, %d by the whole job", here, p.restarts)
 	}
 	switch {
 	case d.Reason == job.ReasonMaxRestarts:

@@ -507,12 +507,12 @@ func TestAccount(t *testing.T) {
 		"none was asked for": {job.RestartRules{}, Decision{Reason: job.ReasonWorkerFailed}, 2},
 		"2 used, of any number: status 9 is fatal (--fatal-exit-codes)": {unlimited, Decision{Reason: job.ReasonFatal, Status: 9}, 2},
 		"2 of 3 used: none is left":                                     {rules, Decision{Reason: job.ReasonMaxRestarts}, 2},
-		"2 of 3 used on this node, 4 by the whole job: none is left": {
+		"2 of 3 used on node here, 4 by the whole job: none is left": {
 			rules,
 			Decision{Reason: job.ReasonMaxRestarts, Node: "here"},
 			4,
 		},
-		"2 of 3 used on this node, 4 by the whole job: node there has decided": {rules, Decision{Node: "there"}, 4},
+		"2 of 3 used on node here, 4 by the whole job: node there has decided": {rules, Decision{Node: "there"}, 4},
 		"2 of 3 used: status 9 is fatal (--fatal-exit-codes)": {
 			rules,
 			Decision{Reason: job.ReasonFatal, Status: 9},

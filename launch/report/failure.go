@@ -154,7 +154,8 @@ type HeldUp struct {
 type Report struct {
 	// Title is the name of what ran.
 	Title string
-	// Nodes is how many nodes took part.
+	// Host is the name of this node, Nodes how many took part.
+	Host  string
 	Nodes int
 	Root  Failure
 	// Others are the other failures, by time; Stopped the workers that muster ended on this node, by rank.
@@ -222,7 +223,7 @@ func (in *Input) Report(here []Failure) *Report {
 	if len(failures) == 0 {
 		return nil
 	}
-	r := &Report{Title: in.Title, Nodes: in.Nodes}
+	r := &Report{Title: in.Title, Host: in.Host, Nodes: in.Nodes}
 	for _, e := range in.Exits {
 		if e.Stopped {
 			r.Stopped = append(r.Stopped, e)

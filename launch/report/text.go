@@ -53,7 +53,7 @@ func (r *Report) Text() string {
 	if len(r.Stopped) > 0 {
 		where := ""
 		if r.Nodes > 1 {
-			where = " of this node"
+			where = " of node " + printable.Output(r.Host)
 		}
 		add(rule, "Ended while muster was stopping the workers"+where+":", "  "+endings(r.Stopped))
 	}
