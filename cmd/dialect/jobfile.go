@@ -27,7 +27,7 @@ func jobFileSettings(w *ownWords) []option {
 	return []option{
 		{
 			name: "job-file", word: &w.JobFile, inside: insideRefused, short: "f", arg: "FILE", group: groupJobFile, use: always,
-			help: "Run the job of FILE, YAML for a cluster: " + strings.Join(jobfile.Kinds(), ", ") +
+			help: "Run the job of FILE (- is standard input), YAML for a cluster: " + strings.Join(jobfile.Kinds(), ", ") +
 				". Its replicas become nodes, on this machine or on --hosts; what stands behind -- are further arguments of its " +
 				"command. muster explain FILE says what becomes of each line.",
 			set: later, once: "a job has one file: put several into one, with a line of --- between them",
@@ -86,17 +86,20 @@ func readJobFile(inv Invocation, words *ownWords, args []string, wrong *problems
 		return jobFile{}
 	}
 	f := jobFile{named: true, path: word.text}
+	if f.path == "-" {
+		f.path = "/dev/stdin"
+	}
 	if inv.ReadFile == nil {
 		wrong.add(fmt.Errorf("cannot read %s: no files can be read here", word.text))
 		return f
 	}
-	content, err := inv.ReadFile(word.text)
+	content, err := inv.ReadFile(f.path)
 	if err != nil {
 		wrong.add(fmt.Errorf("cannot use %s: %w", word.written(), err))
 		return f
 	}
 	o := jobfile.Options{
-		File: word.text, Content: content, Kind: words.Kind.text, Name: words.Name.text, Secrets: words.Secrets.text,
+		File: f.path, Content: content, Kind: words.Kind.text, Name: words.Name.text, Secrets: words.Secrets.text,
 		Lenient: words.Lenient.switched(), Explain: inv.Explain, Args: args, Given: map[string]bool{}, ReadFile: inv.ReadFile,
 		ReadDir: inv.ReadDir, Run: insideRun, NameFlag: inv.JobNameFlag, Success: words.SuccessPolicy.given,
 	}

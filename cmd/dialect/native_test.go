@@ -384,6 +384,19 @@ func TestParseOwn(t *testing.T) {
 		_, _, err = dialect.ParseOwn(strings.Fields(words))
 		wantRefused(t, err, "in front of a launcher's name")
 	}
+	for words, want := range map[string]string{
+		"--frob torchrun x.py":      "unknown flag --frob in front of torchrun",
+		"--standalon torchrun x.py": "did you mean its --standalone?",
+		"--multi-gpu accelerate":    "cannot use --multi-gpu in front of a launcher's name",
+	} {
+		_, _, err := dialect.ParseOwn(strings.Fields(words))
+		wantRefused(t, err, want)
+	}
+	for _, words := range []string{"--frob status", "--frob", "--help torchrun"} { // others know of these
+		if _, rest, err := dialect.ParseOwn(strings.Fields(words)); err != nil || strings.Join(rest, " ") != words {
+			t.Errorf("%s: rest %q, %v", words, rest, err)
+		}
+	}
 }
 
 // own reads a whole command line: muster's own flags, the dialect, its arguments.

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/spf13/pflag"
+
 	"muster/internal/errhint"
 	"muster/launch/job"
 )
@@ -41,14 +43,7 @@ func ParseOwn(args []string) (Own, []string, error) {
 		name := strings.ReplaceAll(spelling[2:], "_", "-")
 		s := anywhere(name)
 		if s == nil {
-			near := nearest(spelling, anywhereFlags())
-			switch {
-			case optionNamed(torchrunRows(), name) != nil && name != "help":
-				wrong.add(errhint.With(fmt.Errorf("cannot use %s in front of a launcher's name", spelling),
-					"it is a flag of the launcher: put it behind the name, as in muster torchrun "+spelling+" …"))
-			case near != "" || onlyOfRun("--"+name):
-				wrong.add(unknownFlag(spelling, anywhereFlags(), "-h"))
-			}
+			wrong.add(unknownInFront(spelling, "--"+name, args[1:]))
 			break
 		}
 		args = args[1:]
@@ -72,6 +67,39 @@ func ParseOwn(args []string) (Own, []string, error) {
 		word.say(text, job.Source{Kind: job.FromFlag, Name: "--" + name})
 	}
 	return own, args, wrong.err()
+}
+
+// unknownInFront is the error for a flag that is none of muster's own, and nil where it may be one of a command that is no
+// launcher. Behind it stands what else was given.
+func unknownInFront(spelling, flag string, behind []string) error {
+	known, i := anywhereFlags(), slices.IndexFunc(behind, Named)
+	ofLauncher := func(launcher string) error {
+		return errhint.With(fmt.Errorf("cannot use %s in front of a launcher's name", spelling),
+			"it is a flag of the launcher: put it behind the name, as in muster "+launcher+" "+spelling+" …")
+	}
+	switch {
+	case flag == "--help" || flag == "--version":
+		return nil
+	case optionNamed(torchrunRows(), flag[2:]) != nil:
+		return ofLauncher("torchrun")
+	case nearest(spelling, known) != "" || onlyOfRun(flag):
+		return unknownFlag(spelling, known, "-h")
+	case i < 0:
+		return nil
+	}
+	launcher := behind[i]
+	var theirs []string
+	Flags(launcher).VisitAll(func(f *pflag.Flag) { theirs = append(theirs, "--"+f.Name) })
+	switch near := nearest(flag, theirs); plain(near) {
+	case flag:
+		return ofLauncher(launcher)
+	case "":
+		return errhint.With(fmt.Errorf("unknown flag %s in front of %s", spelling, launcher),
+			fmt.Sprintf("muster --help lists those that may stand there; %s's own, which muster %[1]s --help lists, stand behind its name",
+				launcher))
+	default:
+		return fmt.Errorf("unknown flag %s in front of %s: did you mean its %s? Put that behind its name", spelling, launcher, near)
+	}
 }
 
 // json reports whether errors of a command line that could not be read are to be printed as JSON.

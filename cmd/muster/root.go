@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -105,9 +106,25 @@ link, and the same job runs.`,
 		if cmd == root && len(a.argv) > 1 && !strings.HasPrefix(a.argv[1], "-") { // its flags are unknown because it is
 			return root.Args(root, a.argv[1:])
 		}
-		return errhint.Code(errhint.With(err, cmd.CommandPath()+flagHint(cmd, err)), errhint.Usage)
+		hint := cmd.CommandPath() + flagHint(cmd, err)
+		if wrong, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+			err = wrongValue(wrong)
+		}
+		return errhint.Code(errhint.With(err, hint), errhint.Usage)
 	})
 	return root
+}
+
+// wrongValue says what a flag takes that was given something else.
+func wrongValue(err *pflag.InvalidValueError) error {
+	takes := map[string]string{
+		"int": "a whole number", "int64": "a whole number", "float64": "a number", "duration": "a time such as 30s or 5m", "bool": "true or false",
+	}
+	f := err.GetFlag()
+	if what := takes[f.Value.Type()]; what != "" {
+		return fmt.Errorf("cannot use --%s %q: give %s", f.Name, err.GetValue(), what)
+	}
+	return fmt.Errorf("cannot use --%s %q: %w", f.Name, err.GetValue(), err.Unwrap())
 }
 
 // flagHint is what to write behind a command instead of flags that it does not take. Looks at jobs have -o json, as kubectl
