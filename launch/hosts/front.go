@@ -69,7 +69,7 @@ func openFront(c frontConfig) *front {
 	if err == nil {
 		places := rundir.FindPlaces(variable(c.Environ, "XDG_RUNTIME_DIR"), temp)
 		// An agent of the job may run here, too, whose directory has the job's name.
-		f.dir, err = rundir.Make(filepath.Join(places.Parent, rundir.Name(c.RunID)+rundir.Launcher), c.Log)
+		f.dir, err = rundir.Make(filepath.Join(places.Parent, rundir.Name(c.RunID)+rundir.Launcher), c.Log, places.Safe...)
 	}
 	if err == nil {
 		err = c.Guard(f.dir.Path)

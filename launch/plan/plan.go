@@ -117,8 +117,8 @@ type Plan struct {
 	sidecars     []string // the programs of Job.Sidecars
 	cold         error    // why no template can be made, where one was asked for
 	// token says that the launcher has brought the job's.
-	token      bool
-	passedOver error // why RunDir does not lie where a variable says, or nil
+	token   bool
+	runDirs rundir.Places // where RunDir lies, and why not where a variable says
 }
 
 // New looks up what job leaves open and refuses what could not run.
@@ -169,7 +169,7 @@ func New(j job.Job, m Machine) (*Plan, error) {
 		return nil, err
 	}
 	places := rundir.FindPlaces(m.RuntimeDir, m.TempDir)
-	p.RunDir, p.passedOver = filepath.Join(places.Parent, rundir.Name(p.RunID)), places.PassedOver
+	p.RunDir, p.runDirs = filepath.Join(places.Parent, rundir.Name(p.RunID)), places
 	// What would fail for one worker fails for the last.
 	if _, err := p.Worker(p.DryRound(), p.Procs-1, 0, ""); err != nil {
 		return nil, errhint.Code(err, errhint.Usage)
@@ -350,9 +350,9 @@ func signalNames(signals []syscall.Signal) string {
 
 // OpenRunDir makes the run directory, and says where it lies if that is not where a variable has it.
 func (p *Plan) OpenRunDir(log zerolog.Logger) (rundir.Dir, error) {
-	d, err := rundir.Make(p.RunDir, log)
-	if err == nil && p.passedOver != nil {
-		log.Warn().Err(p.passedOver).Str("path", d.Path).Str("hint",
+	d, err := rundir.Make(p.RunDir, log, p.runDirs.Safe...)
+	if over := p.runDirs.PassedOver; err == nil && over != nil {
+		log.Warn().Err(over).Str("path", d.Path).Str("hint",
 			"set XDG_RUNTIME_DIR or TMPDIR to a directory to which only you can write").
 			Msg("the run directory lies elsewhere: another user of this machine could have replaced it")
 	}

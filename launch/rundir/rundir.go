@@ -28,10 +28,10 @@ type Dir struct {
 // it was made.
 const staleAfter = time.Minute
 
-// Make makes the job's directory, for its user alone, and removes those that killed agents left beside it. Where a
-// job with the same run id has it already, ours gets another name: two jobs never share a directory. Errors carry
-// status 2: nothing was started.
-func Make(path string, log zerolog.Logger) (d Dir, err error) {
+// Make makes the job's directory, for its user alone, and removes those that killed agents left beside it and in the other
+// safe places: jobs with another environment may have lain there. Where a job with the same run id has it already, ours
+// gets another name: two jobs never share a directory. Errors carry status 2: nothing was started.
+func Make(path string, log zerolog.Logger, safe ...string) (d Dir, err error) {
 	defer func() {
 		if err != nil {
 			err = errhint.Code(errhint.With(err, "set XDG_RUNTIME_DIR or TMPDIR to a directory that you can write to"), errhint.Usage)
@@ -42,6 +42,11 @@ func Make(path string, log zerolog.Logger) (d Dir, err error) {
 		return d, err
 	}
 	removeStale(parent)
+	for _, other := range safe {
+		if other != parent {
+			removeStale(other)
+		}
+	}
 	for d.Path = path; ; d.Path = path + "." + strings.ToLower(rand.Text()[:8]) {
 		err := os.Mkdir(d.Path, 0o700)
 		if errors.Is(err, fs.ErrExist) {

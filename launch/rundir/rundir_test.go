@@ -115,9 +115,13 @@ func TestNeverShared(t *testing.T) {
 
 // TestStale removes what killed agents left, and nothing that is in use.
 func TestStale(t *testing.T) {
-	parent := filepath.Join(t.TempDir(), "muster")
+	parent, other := filepath.Join(t.TempDir(), "muster"), filepath.Join(t.TempDir(), "muster-7")
+	elsewhere := filepath.Join(other, "job-elsewhere") // of a job that had another TMPDIR
 	running, err := Make(filepath.Join(parent, "job-running"), zerolog.Nop())
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(elsewhere, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"job-dead", "other"} {
@@ -131,7 +135,10 @@ func TestStale(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	next, err := Make(filepath.Join(parent, "job-next"), zerolog.Nop())
+	if err := os.Chtimes(elsewhere, old, old); err != nil {
+		t.Fatal(err)
+	}
+	next, err := Make(filepath.Join(parent, "job-next"), zerolog.Nop(), parent, other)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,6 +146,9 @@ func TestStale(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(parent, name)); (err == nil) != want {
 			t.Errorf("%s is there: %v, want %v", name, err == nil, want)
 		}
+	}
+	if _, err := os.Stat(elsewhere); err == nil {
+		t.Error("what was left in another place stays")
 	}
 	for _, d := range []Dir{running, next} {
 		if err := d.Remove(); err != nil {
