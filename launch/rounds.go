@@ -248,6 +248,7 @@ func (a *Agent) startRound(ctx context.Context, again bool) (*WorkerGroup, error
 	if again { // in a new round all nodes must count alike: PyTorch up to 2.5 makes it part of the keys workers meet under
 		restarts += a.policy.RestartsHere()
 	}
+	a.status.Writes(a.whereLogs())
 	a.status.Creating(m.Round, restarts, net.JoinHostPort(m.MasterAddr, strconv.Itoa(m.MasterPort)))
 	starting, started := a.untilDeadline(ctx)
 	defer started()

@@ -1,9 +1,15 @@
 package main
 
 import (
+	"cmp"
+	"errors"
+	"strings"
+
 	"github.com/spf13/cobra"
 
 	"muster/internal/errhint"
+	"muster/internal/printable"
+	"muster/launch/control"
 	"muster/launch/control/ranks"
 )
 
@@ -16,7 +22,8 @@ func newLogsCmd(a *app) *cobra.Command {
 		Long: `Show what workers of a job have written to their log files: standard output goes to standard
 output and standard error to standard error, with the rank in front of each line where there
 are several. A job has such files where --redirects or --tee (or --output-filename,
---log-dir) were given.
+--log-dir) were given. Of a job that has ended it tells where they are, for a day
+(--keep-runs).
 
 Of ranks on other nodes the muster there is asked, by the muster of this one; no disk is
 shared. That takes a job token (--token-file), or a launcher of --hosts.
@@ -37,7 +44,7 @@ shared. That takes a job token (--token-file), or a launcher of --hosts.
 			}
 			job, parts, err := a.pickJob(cmd.Context(), args)
 			if err != nil {
-				return err
+				return a.endedLogs(args, err)
 			}
 			return o.Show(cmd.Context(), job, parts)
 		},
@@ -49,4 +56,18 @@ shared. That takes a job token (--token-file), or a launcher of --hosts.
 	cmd.Flags().IntVar(&o.Tail, "tail", -1, "begin with the last N lines of each file; all unless given")
 	cmd.ValidArgsFunction = a.completeJob
 	return cmd
+}
+
+// endedLogs says with err that no such job runs where the output of one that has ended is, of the last one where none is named.
+func (a *app) endedLogs(args []string, err error) error {
+	if errhint.CodeOf(err) != errhint.Usage || len(args) == 0 && !errors.Is(err, control.ErrNoJob) {
+		return err
+	}
+	runs, otherErr := a.endedAs(strings.Join(args, ""), err)
+	if otherErr != nil {
+		return otherErr
+	}
+	d := &runs[0].Status
+	return errhint.With(errhint.Usagef("job %s has ended, and muster logs reads the files of jobs that run", printable.Output(d.RunID)),
+		"its workers' output: "+printable.Output(cmp.Or(d.Logs, "nobody has kept where it is")))
 }

@@ -63,6 +63,8 @@ type Status struct {
 	Hang *Hang `json:"hang,omitempty"`
 	// Accounting is what time went to, nil where it is not known.
 	Accounting *Accounting `json:"accounting,omitempty"`
+	// Logs says where the workers' output is, or that it has gone to the console alone; empty: that is not known.
+	Logs string `json:"logs,omitempty"`
 }
 
 // clone returns a status that later changes of d do not reach.

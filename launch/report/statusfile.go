@@ -182,6 +182,9 @@ func (s *StatusFile) pause(on bool, why Why) {
 	s.condition(conditionSuspended, on, why.Reason, why.Message)
 }
 
+// Writes says where the workers' output goes from now on.
+func (s *StatusFile) Writes(where string) { s.doc.Logs = where }
+
 // Renamed says that the workers run another program from now on.
 func (s *StatusFile) Renamed(name string) { s.doc.Name = name }
 
