@@ -26,6 +26,9 @@ except ModuleNotFoundError as err:
         raise
     raise ModuleNotFoundError("No module named 'torch': muster.checkpoint saves what PyTorch trains: install PyTorch for this Python",
                               name="torch") from None
+if not hasattr(torch.Tensor, "untyped_storage"):  # it came with 2.0
+    raise ImportError(f"muster.checkpoint needs PyTorch 2.0 or newer, and this Python has {torch.__version__}: install a newer one",
+                      name="torch")
 
 from ._checkpointer import Checkpointer, StorageType
 from ._files import Archive, Bytes
