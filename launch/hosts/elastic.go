@@ -29,6 +29,7 @@ import (
 	"muster/launch"
 	"muster/launch/control"
 	"muster/launch/job"
+	"muster/launch/report"
 	"muster/sshexec"
 )
 
@@ -227,11 +228,13 @@ type elasticProcess struct {
 	host   *elasticHost
 	id     int
 	local  int // its local rank
-	pid    int // known to who takes events
+	pid    int // under the host's mutex; 0: not known yet
 	done   chan struct{}
 	once   sync.Once
 	status int
 	lost   bool // with its host
+	// stopped says that the driver has asked for its end.
+	stopped atomic.Bool
 }
 
 // Done implements elastic.Process.
@@ -245,6 +248,7 @@ func (p *elasticProcess) Lost() bool { return p.lost }
 
 // Stop implements elastic.Process.
 func (p *elasticProcess) Stop(grace time.Duration) {
+	p.stopped.Store(true)
 	if p.host.fleet.StopProcess(0, StopProcess{ID: p.id, Grace: grace}) != nil {
 		p.end(errhint.TryAgain, true) // with its agent
 	}
@@ -352,7 +356,7 @@ func (j *elasticJob) host(name string) *elasticHost {
 			}
 		}
 		h.fleet.Close()
-		h.gone()
+		j.lost(name, h)
 		j.forget(name, h)
 	}()
 	return h
@@ -428,26 +432,36 @@ func (j *elasticJob) reach(h *elasticHost, name string) error {
 func (j *elasticJob) event(name string, h *elasticHost, e ProcessEvent) {
 	h.mu.Lock()
 	p := h.processes[e.ID]
-	if e.Ended {
+	switch {
+	case p == nil:
+	case e.Ended:
 		delete(h.processes, e.ID)
+	default:
+		p.pid = e.PID
 	}
 	h.mu.Unlock()
 	switch {
 	case p == nil:
 	case e.Ended:
-		j.rules.gone(name, p.local, p.pid)
+		how := report.PhaseFailed
+		if p.stopped.Load() {
+			how = report.PhaseStopped
+		} else if e.Status == errhint.OK {
+			how = report.PhaseSucceeded
+		}
+		j.rules.gone(name, p.local, p.pid, how)
 		p.end(e.Status, false)
 	default:
-		p.pid = e.PID
 		j.rules.started(name, p.local, e.PID)
 	}
 }
 
-// gone ends all processes of a host that is lost.
-func (h *elasticHost) gone() {
+// lost ends all processes of a host that is gone.
+func (j *elasticJob) lost(name string, h *elasticHost) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for id, p := range h.processes {
+		j.rules.gone(name, p.local, p.pid, report.PhaseUnknown)
 		p.end(errhint.FromSignal(9), true) // as its host was
 		delete(h.processes, id)
 	}

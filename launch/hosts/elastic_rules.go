@@ -104,10 +104,10 @@ func (r *elasticRules) started(host string, local, pid int) {
 }
 
 // gone takes note of its end.
-func (r *elasticRules) gone(host string, local, pid int) {
+func (r *elasticRules) gone(host string, local, pid int, how report.Phase) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.status.Gone(host, local, pid)
+	r.status.Gone(host, local, pid, how)
 }
 
 // used takes note of what a host's workers use.

@@ -117,6 +117,7 @@ func (d *Driven) Started(host string, local, pid int) {
 	for i := range doc.Ranks {
 		if r := &doc.Ranks[i]; r.Node == host && r.LocalRank == local {
 			p.tell(r)
+			r.Phase = PhaseRunning
 		}
 		known = known && doc.Ranks[i].PID != 0
 	}
@@ -159,11 +160,24 @@ func (d *Driven) Used(host string, seen Status) {
 	d.status.tell()
 }
 
-// Gone says that the process of a worker has ended.
-func (d *Driven) Gone(host string, local, pid int) {
-	if at := (drivenPlace{host, local}); d.running[at].pid == pid {
-		delete(d.running, at) // another takes its place in the next world
+// Gone says that the process of a worker has ended, and how: Succeeded, Failed, Stopped, or Unknown with its host. It is told,
+// and written with what is written next.
+func (d *Driven) Gone(host string, local, pid int, how Phase) {
+	at, doc := drivenPlace{host, local}, &d.status.doc
+	if d.running[at].pid != pid {
+		return
 	}
+	delete(d.running, at) // another takes its place in the next world
+	if doc.EndTime != nil {
+		return
+	}
+	doc.Ranks = slices.Clone(doc.Ranks) // others may be reading those
+	for i := range doc.Ranks {
+		if r := &doc.Ranks[i]; r.Node == host && r.LocalRank == local && r.PID == pid {
+			r.Phase, r.CPUSeconds, r.ResidentBytes, r.UsageTime = how, nil, nil, nil
+		}
+	}
+	d.status.tell()
 }
 
 // Ended writes the last state.

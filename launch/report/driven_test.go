@@ -48,7 +48,7 @@ func TestDrivenUsed(t *testing.T) {
 	if len(told.Tasks[0].Traffic) != 0 || len(told.Tasks[1].Traffic) != 1 {
 		t.Errorf("traffic: %+v", told.Tasks)
 	}
-	d.Gone("a", 0, 10)
+	d.Gone("a", 0, 10, report.PhaseUnknown)
 	d.World(2, []report.DrivenHost{{Name: "b", Ranks: []int{0, 1}}})
 	if r := told.Ranks[1]; r.PID != 12 || r.CPUSeconds == nil || *r.CPUSeconds != 3 || len(told.Tasks[0].Traffic) != 1 {
 		t.Errorf("in the next world: %+v %+v", r, told.Tasks)
@@ -58,5 +58,42 @@ func TestDrivenUsed(t *testing.T) {
 	d.Used("b", seen(12, 1, 8))
 	if *told.Ranks[1].CPUSeconds != 3 || ended.EndTime == nil {
 		t.Errorf("a job that has ended: %+v", told.Ranks[1])
+	}
+}
+
+// A worker that has ended runs no more, also before a next world begins, and one that is started in its place does.
+func TestDrivenGone(t *testing.T) {
+	t.Parallel()
+	var told report.Status
+	d, err := report.OpenDriven(job.Job{RunID: "r"}, "here", nil, "", func(s report.Status) { told = s }, zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.World(1, []report.DrivenHost{{Name: "a", Ranks: []int{0}}, {Name: "b", Ranks: []int{1}}})
+	d.Started("a", 0, 10)
+	d.Started("b", 0, 11)
+	cpu := 1.5
+	d.Used("b", report.Status{Ranks: []report.Rank{{PID: 11, CPUSeconds: &cpu}}})
+	before := told
+	d.Gone("b", 0, 9, report.PhaseFailed) // one that was there before
+	if r := told.Ranks[1]; r.Phase != report.PhaseRunning || r.CPUSeconds == nil {
+		t.Errorf("%+v", r)
+	}
+	d.Gone("b", 0, 11, report.PhaseUnknown)
+	if r := told.Ranks[1]; r.Phase != report.PhaseUnknown || r.CPUSeconds != nil || told.Ranks[0].Phase != report.PhaseRunning {
+		t.Errorf("%+v", told.Ranks)
+	}
+	if before.Ranks[1].Phase != report.PhaseRunning {
+		t.Error("what was told before has changed")
+	}
+	d.World(2, []report.DrivenHost{{Name: "a", Ranks: []int{0}}, {Name: "b", Ranks: []int{1}}})
+	if r := told.Ranks[1]; r.PID != 0 {
+		t.Errorf("it is still there: %+v", r)
+	}
+	d.Gone("a", 0, 10, report.PhaseStopped)
+	d.Started("a", 0, 12)
+	d.Started("b", 0, 13)
+	if r := told.Ranks[0]; r.PID != 12 || r.Phase != report.PhaseRunning {
+		t.Errorf("the next one does not run: %+v", r)
 	}
 }
