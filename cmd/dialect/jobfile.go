@@ -280,7 +280,7 @@ func (f *jobFile) place(r *Request, inv Invocation, words *ownWords, env environ
 		}
 		r.Placed = append(r.Placed, PlacedNode{Pod: pods[i], Host: host, Node: n})
 		if i < len(j.Hosts.Nodes) {
-			j.Hosts.Nodes[i].Env = n.Env
+			j.Hosts.Nodes[i].Env, j.Hosts.Nodes[i].Replica = n.Env, f.file.Called(i)
 		} else {
 			j.NodeEnv = n.Env
 		}

@@ -48,9 +48,10 @@ func newKillNodeCmd(a *app) *cobra.Command {
 		Short: "Rehearse the loss of a node",
 		Long: `Rehearse the loss of a node: its muster kills itself by SIGKILL without a word to the others,
 and its guardian ends the workers. The others notice that, and go on by their rules, as when
-the machine were lost. NODE is the node's group rank or its name (muster status); of an elastic
-job of Horovod it is a host, and of an AITrainingJob (muster run -f) a trainer, in whose place
-another one comes as the file says.
+the machine were lost. NODE is the node's group rank or its name (muster status), of a job file
+(muster run -f) also its replica, such as train-worker-1, worker-1 or master. Of an elastic job
+of Horovod it is a host, and of an AITrainingJob a trainer, in whose place another one comes as
+the file says.
 
 ` + jobHelp,
 		Annotations: map[string]string{exitAnnotation: jobsStatus},

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -166,6 +167,9 @@ func (l *launcher) run(ctx context.Context) (err error) {
 // ask has the nodes do what somebody wants of the job. Machines that have left it come back where more nodes are
 // wanted.
 func (l *launcher) ask(ctx context.Context, r control.Request) (string, error) {
+	if r.What == control.KillRequested {
+		r.Node = l.nodeOf(r.Node)
+	}
 	before, _ := l.told.now(ctx)
 	text, err := l.fleet.Ask(ctx, Ask{Request: r})
 	if err != nil || r.What != control.ScaleRequested || r.Nodes <= before.Nodes {
@@ -175,6 +179,20 @@ func (l *launcher) ask(ctx context.Context, r control.Request) (string, error) {
 		return text + "; it is started again on " + strings.Join(back, ", "), nil
 	}
 	return text + "; no other host of --hosts can be started: spare ones have joined", nil
+}
+
+// nodeOf is what the node is called that is a replica of the job file with that name; any other name stays.
+func (l *launcher) nodeOf(replica string) string {
+	names := l.nodeNames()
+	if slices.Contains(names, replica) {
+		return replica
+	}
+	for i, n := range l.job.Hosts.Nodes {
+		if slices.Contains(n.Replica, replica) {
+			return names[i]
+		}
+	}
+	return replica
 }
 
 // afterWaiting is a writer for workers' output, which must not come behind what is waited for.

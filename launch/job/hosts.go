@@ -34,6 +34,8 @@ type Node struct {
 	// and are Job.NodeEnv and Job.WorkerEnv of the copy of the job that goes to the node.
 	Env       []Var
 	WorkerEnv [][]Var
+	// Replica are the names of the replica of a job file that the node is, such as train-worker-1 and worker-1; nil for none.
+	Replica []string
 }
 
 // SSHRules say how machines are reached by ssh.

@@ -204,7 +204,8 @@ spec:
 	seen("of 1", 1)
 	j.Beside("scale", "2").Expect(t, 0, "started again on 127.0.0.2")
 	seen("of 2", 4)
-	j.Beside("kill-node", "1").Expect(t, 0, "kills itself")
+	j.Beside("kill-node", "worker-2").Expect(t, 2, `no node "worker-2"`)
+	j.Beside("kill-node", "worker-1").Expect(t, 0, "kills itself")
 	seen("of 2", 6)
 	j.Beside("stop").Expect(t, 0)
 	if got := j.End(); got.Status != 143 {

@@ -103,6 +103,28 @@ func (f *File) Nodes() []Pod {
 	return f.Pods
 }
 
+// Called are the names of the i-th of Nodes: what the cluster would call it and, where they mean no other one, its group with
+// its number there, and its group alone.
+func (f *File) Called(i int) []string {
+	nodes := f.Nodes()
+	p, group, numbered := &nodes[i], 0, 0
+	for _, other := range nodes {
+		if other.Role == p.Role {
+			if group++; other.Index == p.Index {
+				numbered++
+			}
+		}
+	}
+	names := []string{p.Name}
+	if numbered == 1 {
+		names = append(names, p.Role+"-"+strconv.Itoa(p.Index))
+	}
+	if group == 1 {
+		names = append(names, p.Role)
+	}
+	return names
+}
+
 // Node is what a node runs, and the variables that it is told.
 type Node struct {
 	Argv []string

@@ -70,6 +70,20 @@ func told(t *testing.T, f *jobfile.File) string {
 	return b.String()
 }
 
+// A node is called what the cluster would call it, and shorter where that means no other one.
+func TestCalled(t *testing.T) {
+	t.Parallel()
+	f, err := read(file(t, "pytorchjob"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"[mnist-master-0 master-0 master]", "[mnist-worker-0 worker-0]", "[mnist-worker-1 worker-1]"} {
+		if got := fmt.Sprint(f.Called(i)); got != want {
+			t.Errorf("node %d: %s, want %s", i, got, want)
+		}
+	}
+}
+
 // Every kind of job has a golden file: what runs where, which settings follow, and what becomes of each line.
 func TestReadKinds(t *testing.T) {
 	t.Parallel()
