@@ -11,7 +11,6 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"muster/internal/proc"
 	"muster/launch/accounting"
 	"muster/launch/control"
 	"muster/launch/job"
@@ -93,6 +92,8 @@ type Steering struct {
 	slow straggler.Verdict
 	// relay is how the musters of other nodes reach this one.
 	relay relaying
+	// inUse is what was found of that for who has asked.
+	inUse askedUsage
 	// usageNews counts what was found of the workers' use of the machine.
 	usageNews uint64
 	// devices is what the workers' accelerators are used for. nextWant is the number under which the nodes of the round
@@ -324,16 +325,16 @@ func (s *Steering) lookedUp() report.Status {
 		}
 	}
 	s.mu.Unlock()
-	used, err := proc.UsageOf(pids)
+	used, at, err := s.inUse.of(pids, time.Now())
 	if err != nil {
 		s.log.Debug().Err(err).Msg("what the workers use cannot be told")
 	}
-	now := moment(time.Now())
+	at = moment(at)
 	for i := range d.Ranks {
 		r := &d.Ranks[i]
 		if u, is := used[r.PID]; is && workers[i].runs() {
 			cpu := u.CPU.Seconds()
-			r.CPUSeconds, r.ResidentBytes, r.UsageTime = &cpu, &u.Resident, &now
+			r.CPUSeconds, r.ResidentBytes, r.UsageTime = &cpu, &u.Resident, &at
 		}
 		if last := workers[i].logs.LastOutput(); !last.IsZero() {
 			last = moment(last)

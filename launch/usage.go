@@ -1,6 +1,8 @@
 package launch
 
 import (
+	"slices"
+	"sync"
 	"time"
 
 	"muster/internal/proc"
@@ -66,6 +68,35 @@ func WatchUsage(closed <-chan struct{}, unseen func(now time.Time) bool, look fu
 		effort := proc.Effort(func() { look(now) })
 		last, every = now, max(usageEvery, usageShare*effort)
 	}
+}
+
+// usageKept is for how long what was read for one who asks is an answer to others: one muster status asks twice. It is less
+// than the second after which muster top and an open page ask again.
+const usageKept = 900 * time.Millisecond
+
+// askedUsage is what workers used when somebody asked last.
+type askedUsage struct {
+	mu   sync.Mutex // held while it is read: who asks meanwhile gets the same
+	at   time.Time
+	used map[int]proc.Usage
+}
+
+// of is what processes use, and when that was read: now, or a moment ago where all of them ran then.
+func (a *askedUsage) of(pids []int, now time.Time) (map[int]proc.Usage, time.Time, error) {
+	if len(pids) == 0 {
+		return nil, now, nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	unknown := func(pid int) bool { _, is := a.used[pid]; return !is }
+	if now.Sub(a.at) < usageKept && !slices.ContainsFunc(pids, unknown) {
+		return a.used, a.at, nil
+	}
+	used, err := proc.UsageOf(pids)
+	if err == nil {
+		a.used, a.at = used, now
+	}
+	return used, now, err
 }
 
 // Unseen reports whether a process that began at a time was not looked at, and has had time to begin.

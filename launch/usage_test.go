@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"os"
 	"testing"
 	"time"
 
@@ -28,6 +29,29 @@ func TestUsageSame(t *testing.T) {
 		now := before
 		if c.change(&now); now.same(&before) != c.same {
 			t.Errorf("%s: same is %v", name, !c.same)
+		}
+	}
+}
+
+// TestUsageAsked: who asks again at once gets what was read before, and a process that was not there then is read.
+func TestUsageAsked(t *testing.T) {
+	t.Parallel()
+	var a askedUsage
+	first := time.Now()
+	for _, c := range []struct {
+		after time.Duration
+		pid   int
+		read  bool
+	}{
+		{0, os.Getpid(), true},
+		{usageKept - 1, os.Getpid(), false},
+		{usageKept - 1, os.Getppid(), true},
+		{2 * usageKept, os.Getppid(), true},
+	} {
+		now := first.Add(c.after)
+		used, at, err := a.of([]int{c.pid}, now)
+		if _, is := used[c.pid]; err != nil || !is || at.Equal(now) != c.read {
+			t.Errorf("%v: read at %v, is %v, %v", c, at.Sub(first), is, err)
 		}
 	}
 }
