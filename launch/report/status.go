@@ -74,6 +74,16 @@ func (d *Status) clone() Status {
 	return c
 }
 
+// Restarts is how often workers were started again, for whatever reason: as often as that one of Ranks which was most often,
+// and at least RestartCount times.
+func (d *Status) Restarts() int {
+	most := d.RestartCount
+	for i := range d.Ranks {
+		most = max(most, d.Ranks[i].Restarts)
+	}
+	return most
+}
+
 // Counts says how many workers are in which state: those of this node, in a launcher's file those of all nodes.
 type Counts struct {
 	Pending     int `json:"pending"`

@@ -58,8 +58,11 @@ func TestSeeAndSteer(t *testing.T) {
 	})
 	drive.Beside(t, j.RuntimeDir, "logs", "--rank", "1", "--previous").Expect(t, 0, "rank 1 is here")
 	drive.Beside(t, j.RuntimeDir, "events").Expect(t, 0, " Pending, round 0", fmt.Sprintf("rank 0, process %d, started", a.Ranks[0].PID),
-		fmt.Sprintf("rank 1, process %d, was killed by SIGTERM, because muster has stopped it", a.Ranks[1].PID),
-		fmt.Sprintf("restart was asked for by user %d, process ", os.Getuid()), " Running, round 1, 0 restarts")
+		fmt.Sprintf("rank 1, process %d, was killed by SIGTERM, while muster was stopping it", a.Ranks[1].PID),
+		fmt.Sprintf("restart was asked for by user %d, process ", os.Getuid()), " Running, round 1\n")
+	for _, see := range []string{"status", "top"} {
+		drive.Beside(t, j.RuntimeDir, see).Expect(t, 0, "1 restart (0 counted)")
+	}
 	follow := exec.Command("muster", "events", "-f", "-o", "json", "train-7")
 	follow.Env = append(drive.CleanEnviron(), "XDG_RUNTIME_DIR="+j.RuntimeDir, "TMPDIR="+j.RuntimeDir)
 	events, err := os.Create(filepath.Join(t.TempDir(), "events"))

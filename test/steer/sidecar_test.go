@@ -117,8 +117,8 @@ func TestSidecar(t *testing.T) {
 		t.Errorf("%v", types)
 	}
 	drive.Beside(t, j.RuntimeDir, "events", "beside").Expect(t, 0, fmt.Sprintf("process %d was killed by SIGKILL\n", first[0].PID),
-		fmt.Sprintf("process %d was killed by SIGTERM, because muster has stopped it", second[0].PID),
-		fmt.Sprintf("process %d was killed by SIGKILL, because muster has stopped it", second[1].PID))
+		fmt.Sprintf("process %d was killed by SIGTERM, while muster was stopping it", second[0].PID),
+		fmt.Sprintf("process %d was killed by SIGKILL, while muster was stopping it", second[1].PID))
 	drive.Beside(t, j.RuntimeDir, "status", "beside").Expect(t, 0, ": Stopped, 1 restart, last exit SIGTERM (stopped)")
 	j.NothingLeft(j.RuntimeDir)
 }

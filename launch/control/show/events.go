@@ -25,7 +25,10 @@ func Event(e *control.Event, nodes bool) string {
 func eventSentence(e *control.Event) string {
 	switch e.Type { //nolint:exhaustive // the others have the same form
 	case control.PhaseChanged:
-		text := fmt.Sprintf("%s, round %d, %s", e.Phase, e.Generation, wording.Plural(e.RestartCount, "restart"))
+		text := fmt.Sprintf("%s, round %d", e.Phase, e.Generation)
+		if e.RestartCount > 0 {
+			text += ", " + wording.Plural(e.RestartCount, "restart")
+		}
 		if e.ExitCode != nil {
 			text += fmt.Sprintf(", exit status %d", *e.ExitCode)
 		}
@@ -48,7 +51,7 @@ func eventSentence(e *control.Event) string {
 			text += fmt.Sprintf("ended with status %d", *e.ExitCode)
 		}
 		if e.Stopped {
-			text += ", because muster has stopped it"
+			text += ", while muster was stopping it"
 		}
 		return text
 	case control.SidecarStarted, control.SidecarExited:
@@ -63,7 +66,7 @@ func eventSentence(e *control.Event) string {
 			text += fmt.Sprintf(": process %d ended with status %d", e.PID, *e.ExitCode)
 		}
 		if e.Stopped {
-			text += ", because muster has stopped it"
+			text += ", while muster was stopping it"
 		}
 		return text
 	case control.ExecStarted, control.ExecEnded, control.LogsRead:

@@ -94,7 +94,7 @@ func Jobs(w io.Writer, jobs []control.Found, past []history.Run, now time.Time) 
 			say(t, "%s\t%s\t-\t-\t-\t-\t%s\t(%s)\n", id, stateOf(&f), pid, f.Dir)
 			continue
 		}
-		say(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", id, d.Phase, cell(d.Nodes), cell(d.WorldSize), d.RestartCount,
+		say(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", id, d.Phase, cell(d.Nodes), cell(d.WorldSize), d.Restarts(),
 			since(d.StartTime, now), pid,
 			printable.Output(d.Name))
 	}
@@ -109,7 +109,7 @@ func Jobs(w io.Writer, jobs []control.Found, past []history.Run, now time.Time) 
 			}
 		}
 		say(t, "%s\t%s\t%s\t%s\t%d\t%s\t-\t%s (%s, %s ago)\n", printable.Output(d.RunID), printable.Output(string(d.Phase)), cell(d.Nodes),
-			cell(d.WorldSize), d.RestartCount, since(d.StartTime, *r.Ended), printable.Output(d.Name), how, since(r.Ended, now))
+			cell(d.WorldSize), d.Restarts(), since(d.StartTime, *r.Ended), printable.Output(d.Name), how, since(r.Ended, now))
 	}
 	return t.Flush()
 }

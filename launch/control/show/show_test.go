@@ -23,7 +23,7 @@ func TestEvent(t *testing.T) {
 		"Running, round 1, 2 restarts": {
 			Type: control.PhaseChanged, Phase: report.PhaseRunning, Generation: 1, RestartCount: 2,
 		},
-		"Failed, round 0, 0 restarts, exit status 3: WorkerFailed, rank 1 says so": {
+		"Failed, round 0, exit status 3: WorkerFailed, rank 1 says so": {
 			Type: control.PhaseChanged, Phase: report.PhaseFailed, ExitCode: new(3), Reason: job.Reason("WorkerFailed"),
 			Message: "rank 1 says so",
 		},
@@ -33,7 +33,7 @@ func TestEvent(t *testing.T) {
 		"rank 4, process 9, was killed by SIGKILL": {
 			Type: control.WorkerExited, Rank: new(4), PID: 9, ExitCode: new(137), Signal: "SIGKILL",
 		},
-		"rank 4, process 9, ended with status 1, because muster has stopped it": {
+		"rank 4, process 9, ended with status 1, while muster was stopping it": {
 			Type: control.WorkerExited, Rank: new(4), PID: 9, ExitCode: new(1), Stopped: true,
 		},
 		"worker exited": {Type: control.WorkerExited},
@@ -83,14 +83,15 @@ func TestStatus(t *testing.T) {
 	t.Parallel()
 	began := noon.Add(-2*time.Hour - 5*time.Minute)
 	d := control.Answer{Status: report.Status{
-		RunID: "one", Name: "a\x1bb", Phase: report.PhaseRunning, WorldSize: 2, Nodes: 1, Generation: 3, StartTime: &began, Message: "why",
+		RunID: "one", Name: "a\x1bb", Phase: report.PhaseRunning, WorldSize: 2, Nodes: 1, Generation: 3, RestartCount: 1, StartTime: &began,
+		Message: "why",
 		Ranks: []report.Rank{
 			{
 				Rank: 1, Node: "n0", Phase: report.PhaseFailed, LocalRank: 1,
 				LastExit: &report.RankExit{ExitCode: 137, Signal: "SIGKILL", Time: began},
 			},
 			{
-				Rank: 0, Node: "n0", Phase: report.PhaseRunning, PID: 12, StartTime: &began, CPUSeconds: new(90.0),
+				Rank: 0, Node: "n0", Phase: report.PhaseRunning, PID: 12, Restarts: 2, StartTime: &began, CPUSeconds: new(90.0),
 				ResidentBytes: new(int64(3 << 30)),
 			},
 		},
@@ -105,12 +106,12 @@ func TestStatus(t *testing.T) {
 		return strings.Split(strings.TrimRight(b.String(), "\n"), "\n")
 	}
 	got := strings.Join(lines(false), "\n")
-	want := `job one (a\x1bb): Running, up 2h5m, 2 workers on 1 node, round 3, 0 restarts
+	want := `job one (a\x1bb): Running, up 2h5m, 2 workers on 1 node, round 3, 2 restarts (1 counted)
   why
   sidecar 0 on n0 (board): Running, process 5, port 80 takes no connections, 0 restarts
   node n1 does not answer: last known 1m0s ago
 RANK  NODE  PID  PHASE    RESTARTS  CPU    MEM     UPTIME
-0     n0    12   Running  0         1m30s  3.0GiB  2h5m
+0     n0    12   Running  2         1m30s  3.0GiB  2h5m
 1     n0    -    Failed   0         -      -       -`
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
@@ -124,7 +125,7 @@ RANK  NODE  PID  PHASE    RESTARTS  CPU    MEM     UPTIME
 		t.Errorf("%q", got)
 	}
 	if got := lines(true)[5:]; strings.Join(strings.Fields(got[1]), " ") !=
-		"0 n0 12 Running 0 1m30s 3.0GiB 2h5m 7/9 (eval) 50.0ms 0s ago loss=0.25 lr=nan 1.50 0 - -" ||
+		"0 n0 12 Running 2 1m30s 3.0GiB 2h5m 7/9 (eval) 50.0ms 0s ago loss=0.25 lr=nan 1.50 0 - -" ||
 		!strings.HasSuffix(got[2], "SIGKILL, 2h5m ago") {
 		t.Errorf("%q", got)
 	}
@@ -139,7 +140,8 @@ func TestJobs(t *testing.T) {
 	t.Parallel()
 	began := noon.Add(-26 * time.Hour)
 	running := control.Answer{Status: report.Status{
-		RunID: "a", Name: "sh", Phase: report.PhaseRunning, WorldSize: 4, Nodes: 2, StartTime: &began,
+		RunID: "a", Name: "sh", Phase: report.PhaseRunning, WorldSize: 4, Nodes: 2, RestartCount: 1, StartTime: &began,
+		Ranks: []report.Rank{{Restarts: 1}, {Restarts: 2}},
 	}}
 	jobs := []control.Found{{Dir: "/run/a", PID: 3, Answer: &running}, {Dir: "/run/b", PID: 4}}
 	ended := func(s report.Status, ago time.Duration, died bool) history.Run {
@@ -163,7 +165,7 @@ func TestJobs(t *testing.T) {
 	}
 	rows := strings.Split(b.String(), "\n")
 	for i, want := range []string{
-		"JOB PHASE", "a Running 2 4 0 1d2h 3 sh", "b silent - - - - 4 (/run/b)", "c Succeeded - - 0 1d1h - (status 0, 1h0m ago)",
+		"JOB PHASE", "a Running 2 4 2 1d2h 3 sh", "b silent - - - - 4 (/run/b)", "c Succeeded - - 0 1d1h - (status 0, 1h0m ago)",
 		"d Running - - 0 1d1h - (died, 1m0s ago)",
 	} {
 		if got := strings.Join(strings.Fields(rows[i]), " "); !strings.HasPrefix(got, want) {

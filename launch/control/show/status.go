@@ -28,7 +28,7 @@ func Status(w io.Writer, d *control.Answer, wide bool, now time.Time) error {
 	if d.Nodes > 0 {
 		line = append(line, fmt.Sprintf("%s on %s", wording.Plural(d.WorldSize, "worker"), wording.Plural(d.Nodes, "node")))
 	}
-	line = append(line, "round "+strconv.Itoa(d.Generation), wording.Plural(d.RestartCount, "restart"))
+	line = append(line, "round "+strconv.Itoa(d.Generation), restartsText(&d.Status))
 	say(w, "%s\n", strings.Join(line, ", "))
 	if h := d.Hang; h != nil {
 		say(w, "  the workers hung at %s: %s\n", h.Time.Local().Format(time.TimeOnly), printable.Output(h.Sentence))
@@ -112,6 +112,17 @@ func Status(w io.Writer, d *control.Answer, wide bool, now time.Time) error {
 		say(t, "\n")
 	}
 	return t.Flush()
+}
+
+// restartsText is how often workers were started again, and how many of these times are counted where some are not: a restart
+// that was asked for, and new rounds because nodes came or went.
+func restartsText(d *report.Status) string {
+	all := d.Restarts()
+	text := wording.Plural(all, "restart")
+	if all > d.RestartCount {
+		text += fmt.Sprintf(" (%d counted)", d.RestartCount)
+	}
+	return text
 }
 
 // trafficText is what interfaces have carried, of the first of them.

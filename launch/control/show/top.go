@@ -125,7 +125,7 @@ func (t *Top) head(now time.Time) []string {
 		line = append(line, printable.Output(string(d.Reason)))
 	}
 	line = append(line, "up "+since(d.StartTime, now), wording.Plural(d.WorldSize, "worker")+" on "+wording.Plural(d.Nodes, "node"),
-		"round "+strconv.Itoa(d.Generation), wording.Plural(d.RestartCount, "restart"))
+		"round "+strconv.Itoa(d.Generation), restartsText(&d.Status))
 	if g := d.Accounting; g != nil && g.WallSeconds > 0 {
 		line = append(line, fmt.Sprintf("goodput %.1f %%", g.Goodput*100))
 	}

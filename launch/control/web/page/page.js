@@ -72,7 +72,8 @@ function drawJob() {
   const first = d.startTime ? Date.parse(d.startTime) : null;
   fact("Up", first === null ? "–" : span(((d.endTime ? Date.parse(d.endTime) : now()) - first) / 1000));
   fact("Round", String(d.generation));
-  fact("Restarts", String(d.restartCount));
+  const restarts = state.rows.reduce((most, r) => Math.max(most, r[RESTARTS] || 0), d.restartCount);
+  fact("Restarts", restarts + (restarts > d.restartCount ? ` (${d.restartCount} counted)` : ""));
   if (m.step !== null) {
     const total = Math.max(0, ...state.rows.slice(0, 64).map(r => r[TOTAL] || 0));
     fact("Step", total ? `${m.least} of ${total} (${(m.least / total * 100).toFixed(1)} %)` : String(m.least));
@@ -299,12 +300,12 @@ function sentence(e) {
   switch (e.type) {
     case "PhaseChanged": {
       const why = [e.reason, e.message].filter(Boolean).join(": ");
-      return who + `${e.phase}, round ${e.generation}, ${plural(e.restartCount, "restart")}` + (e.exitCode !== undefined ? `, exit status ${e.exitCode}` : "") + (why ? ": " + why : "");
+      return who + `${e.phase}, round ${e.generation}` + (e.restartCount ? ", " + plural(e.restartCount, "restart") : "") + (e.exitCode !== undefined ? `, exit status ${e.exitCode}` : "") + (why ? ": " + why : "");
     }
     case "SidecarStarted": return who + `sidecar ${e.message}: process ${e.pid} started`;
-    case "SidecarExited": return who + `sidecar ${e.message}` + (e.pid ? `: process ${e.pid} ` + (e.signal ? "was killed by " + e.signal : "ended with status " + e.exitCode) : "") + (e.stopped ? ", because muster has stopped it" : "");
+    case "SidecarExited": return who + `sidecar ${e.message}` + (e.pid ? `: process ${e.pid} ` + (e.signal ? "was killed by " + e.signal : "ended with status " + e.exitCode) : "") + (e.stopped ? ", while muster was stopping it" : "");
     case "WorkerStarted": return who + `rank ${e.rank}, process ${e.pid}, started`;
-    case "WorkerExited": return who + `rank ${e.rank}, process ${e.pid}, ` + (e.signal ? "was killed by " + e.signal : "ended with status " + e.exitCode) + (e.stopped ? ", because muster has stopped it" : "");
+    case "WorkerExited": return who + `rank ${e.rank}, process ${e.pid}, ` + (e.signal ? "was killed by " + e.signal : "ended with status " + e.exitCode) + (e.stopped ? ", while muster was stopping it" : "");
   }
   const words = e.type.replace(/([a-z])([A-Z])/g, "$1 $2").toLowerCase();
   const by = e.by ? (e.by.uid >= 0 ? ` by user ${e.by.uid}` : "") + (e.by.address ? ` from ${e.by.address}` : "") : "";
