@@ -77,7 +77,9 @@ func (a *app) listJobs(ctx context.Context, page *pageFlags) (jobs []control.Fou
 		return []control.Found{job}, page.at, err
 	}
 	found, where, err := a.findJobs(ctx)
-	return control.Jobs(found), where, err
+	jobs = control.Jobs(found)
+	control.Whole(ctx, jobs)
+	return jobs, where, err
 }
 
 // pastJobs are the jobs that have ended and are kept, without their parts.

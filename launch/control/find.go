@@ -114,6 +114,24 @@ func Jobs(found []Found) []Found {
 	return jobs
 }
 
+// Whole asks the nodes among jobs that have others for what all of them know: each has answered for itself. Where one does
+// not say that now its own answer stays.
+func Whole(ctx context.Context, jobs []Found) {
+	var wg sync.WaitGroup
+	for i := range jobs {
+		f := &jobs[i]
+		if f.Answer == nil || f.Answer.Muster.Role != Agent || f.Answer.Nodes <= 1 {
+			continue
+		}
+		wg.Go(func() {
+			if a, err := f.Client().Status(ctx, World); err == nil {
+				f.Answer = &a
+			}
+		})
+	}
+	wg.Wait()
+}
+
 // beside reports whether both are nodes of one job.
 func (f *Found) beside(other *Found) bool {
 	return f.Answer != nil && other.Answer != nil && f.RunID() == other.RunID() && f.Answer.Muster.Beside(&other.Answer.Muster)

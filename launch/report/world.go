@@ -17,6 +17,8 @@ type WorldStatus struct {
 	names []string
 	docs  []*Status // nil: the node has said nothing
 	lost  map[int]bool
+	// began is the earliest start that a node has told, nil before: who has come later has not seen it.
+	began *time.Time
 	// decided is the node whose word counts at the end, -1 before.
 	decided int
 	// status is the exit status of the launcher, message what it says where no node has decided; nil before the end.
@@ -36,7 +38,7 @@ func (w *WorldStatus) Take(node int, data []byte) error {
 	if err := json.Unmarshal(data, &d); err != nil {
 		return fmt.Errorf("cannot read the status of node %s: %w", w.names[node], err)
 	}
-	w.docs[node] = &d
+	w.TakeStatus(node, d)
 	return nil
 }
 
@@ -54,7 +56,12 @@ func (w *WorldStatus) Steady(node int) []byte {
 }
 
 // TakeStatus takes what a node has said of itself.
-func (w *WorldStatus) TakeStatus(node int, d Status) { w.docs[node] = &d }
+func (w *WorldStatus) TakeStatus(node int, d Status) {
+	w.docs[node] = &d
+	if at := d.StartTime; at != nil && (w.began == nil || at.Before(*w.began)) {
+		w.began = at
+	}
+}
 
 // NodeOf is the node that runs a rank, by what it has said; false where none has said so.
 func (w *WorldStatus) NodeOf(rank int) (int, bool) {
@@ -109,6 +116,7 @@ func (w *WorldStatus) merged() *Status {
 		return nil
 	}
 	d := *base
+	d.StartTime = w.began
 	d.Tasks, d.Ranks, d.Sidecars, d.Counts = nil, nil, w.sidecars(), Counts{}
 	for i, doc := range w.docs {
 		if doc != nil && doc.Hang != nil && (d.Hang == nil || doc.Hang.Time.After(d.Hang.Time)) {

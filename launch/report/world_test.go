@@ -3,6 +3,7 @@ package report
 import (
 	"encoding/json"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -74,6 +75,23 @@ func TestWorldStatus(t *testing.T) {
 		d.Phase != PhaseFailed ||
 		d.Reason != job.ReasonWorkerFailed || d.Counts != (Counts{Unknown: 2, Failed: 2, Running: 3}) {
 		t.Errorf("%+v\n%s", d, diff)
+	}
+}
+
+// The job has begun when the first of its nodes has: one that answers, and came later, was not there.
+func TestWorldStatusStart(t *testing.T) {
+	w := NewWorldStatus([]string{"a", "b", "c"})
+	later := failedAt.Add(time.Hour)
+	w.TakeStatus(0, Status{StartTime: &later})
+	w.TakeStatus(1, Status{StartTime: &failedAt})
+	w.TakeStatus(2, Status{})
+	w.By(0)
+	if d, _ := w.Status(); d.StartTime == nil || !d.StartTime.Equal(failedAt) {
+		t.Errorf("it has begun at %v, want %v", d.StartTime, failedAt)
+	}
+	w.TakeStatus(1, Status{StartTime: &later}) // another agent in its place
+	if d, _ := w.Status(); !d.StartTime.Equal(failedAt) {
+		t.Errorf("it has begun at %v, want %v", d.StartTime, failedAt)
 	}
 }
 

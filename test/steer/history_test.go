@@ -1,12 +1,14 @@
 package steer
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"muster/internal/testutil"
+	"muster/launch/control/show"
 	"muster/launch/report"
 	"muster/test/drive"
 )
@@ -53,8 +55,17 @@ func TestHistoryOutlivesTheCoordinator(t *testing.T) {
 	// Who comes later counts the restarts of before, too.
 	late := node(0)
 	drive.UntilNodes(t, late.RuntimeDir, 3)
-	if a, _ := drive.StatusOf(t, late.RuntimeDir); a.RestartCount != 1 {
+	a, _ := drive.StatusOf(t, late.RuntimeDir)
+	if a.RestartCount != 1 {
 		t.Errorf("%+v", a.Status)
+	}
+	if b, _ := drive.StatusOf(t, agents[1].RuntimeDir); b.StartTime == nil || a.StartTime == nil || !a.StartTime.Equal(*b.StartTime) {
+		t.Errorf("the job has begun at %v by who was there, at %v by who came later", b.StartTime, a.StartTime)
+	}
+	var list []show.Job
+	if got := drive.Beside(t, late.RuntimeDir, "ps", "-o", "json"); json.Unmarshal([]byte(got.Stdout), &list) != nil || len(list) != 1 ||
+		list[0].StartTime == nil || !list[0].StartTime.Equal(*a.StartTime) {
+		t.Errorf("ps tells another time: %s", got.Stdout)
 	}
 	drive.Beside(t, late.RuntimeDir, "events").Expect(t, 0, "node joined: this node has joined the job, which ran without it")
 	drive.Beside(t, agents[1].RuntimeDir, "events").Expect(t, 0, "node joined")
