@@ -118,7 +118,8 @@ link, and the same job runs.`,
 // wrongValue says what a flag takes that was given something else.
 func wrongValue(err *pflag.InvalidValueError) error {
 	takes := map[string]string{
-		"int": "a whole number", "int64": "a whole number", "float64": "a number", "duration": "a time such as 30s or 5m", "bool": "true or false",
+		"int": "a whole number", "int64": "a whole number", "float64": "a number", "duration": "a time such as 30s or 5m",
+		"bool": "true or false",
 	}
 	f := err.GetFlag()
 	if what := takes[f.Value.Type()]; what != "" {
