@@ -199,7 +199,7 @@ spec:
 		})
 	}
 	seen("of 2", 2)
-	j.Beside("scale", "3").Expect(t, 2, "allows 1 to 2")
+	j.Beside("scale", "3").Expect(t, 2, "give a number from 1 to 2")
 	j.Beside("scale", "1").Expect(t, 0, "goes on with 1 node")
 	seen("of 1", 1)
 	j.Beside("scale", "2").Expect(t, 0, "started again on 127.0.0.2")
