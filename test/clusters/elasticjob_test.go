@@ -234,6 +234,60 @@ say("done " + os.environ["RANK"])
 	}
 }
 
+// A node without --network-check comes to two that are tested together, one of them an agent of DLRover, and waits for a
+// round: each time that these go to their test the master forgets it. Once they start again it is one of them, and the
+// job goes on.
+func TestElasticJobUntested(t *testing.T) {
+	if !drive.Soak() {
+		t.Skip("MUSTER_SOAK=1 runs it")
+	}
+	t.Parallel()
+	e := newElasticJob(t, "grpc", 3)
+	script := filepath.Join(e.dir, "train.py") // with --no-python DLRover's agent tests nothing
+	if err := os.WriteFile(script, []byte(`import os, sys, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+size = os.environ["WORLD_SIZE"]
+sys.stdout.write(f'rank {os.environ["RANK"]} of {size}\n')
+sys.stdout.flush()
+open(os.environ["OUT"] + "/" + size + "-" + os.environ["RANK"], "w").close()
+go = torch.zeros(1)
+while not go:
+    time.sleep(0.2)
+    go[0] = os.path.exists(os.environ["OUT"] + "/go")
+    dist.all_reduce(go)
+dist.destroy_process_group()
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rounds := func() int { return strings.Count(e.log.String(), "round rendezvous of elastic-training is") }
+	run := func(size int) {
+		testutil.Eventually(t, 5*time.Minute, fmt.Sprintf("%d workers run", size), func() bool {
+			found, err := filepath.Glob(filepath.Join(e.dir, fmt.Sprint(size, "-*")))
+			return err == nil && len(found) == size
+		})
+	}
+	args := []string{"--nnodes=2:3", "--nproc_per_node=1", "--max_restarts=9", "--rdzv-conf", "lastcall_timeout=1", script}
+	tested := append([]string{"--network-check"}, args...)
+	ours := func(rank int, args []string) *drive.Job {
+		return drive.StartFor(t, 15*time.Minute, append(e.environ(rank), "PATH="+e.bin+":"+os.Getenv("PATH")),
+			append([]string{"dlrover-run"}, args...)...)
+	}
+	agent, out := e.agent(0, nil, tested...)
+	nodes := []*drive.Job{ours(1, tested)}
+	run(2)
+	nodes = append(nodes, ours(2, args))
+	run(3)
+	time.Sleep(25 * time.Second) // twice as long as a node waits before it joins again
+	e.leave("go")
+	all := e.succeed(nodes...)
+	if err := agent.Wait(); err != nil {
+		t.Errorf("DLRover's agent: %v\n%s\n%s", err, out.String(), e.log.String())
+	}
+	if n := rounds(); n > 3 { // that of two, perhaps one without the agent, and that of three
+		t.Errorf("%d rounds:\n%s\n%s", n, all, e.log.String())
+	}
+}
+
 // Where the test of DLRover's network check fails on one of two nodes, both leave, as two agents of DLRover do.
 func TestElasticJobUnfit(t *testing.T) {
 	if !drive.Soak() {
