@@ -54,7 +54,8 @@ func (h *Handler) elect(ctx context.Context, cause error) error {
 		}
 		return h.noQuorum(need, fmt.Errorf("%w; %s too few to decide who goes on", cause, counted(voters, "is", "are")))
 	}
-	if v := h.lossOf("the node that hosts the store is lost", h.last, h.last.HostRank); v.Kind == rendezvous.Fail {
+	v := h.lossOf("the node that hosts the store is lost", h.last, h.last.HostRank)
+	if !h.hostLeft && v.Kind == rendezvous.Fail {
 		return errhint.Code(fmt.Errorf("cannot go on without %s: %w: %s", h.cfg.Place, cause, v.Message), v.Status)
 	}
 	h.log.Warn().Err(cause).Int("votes_needed", need).Int("group_world_size", h.last.Agents).

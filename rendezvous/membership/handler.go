@@ -369,7 +369,7 @@ func (h *Handler) inherit(ctx context.Context, term int) (*handover, error) {
 		return nil, err
 	}
 	ours := h.job != "" && roll.Job == h.job && roll.Round >= h.last.Round
-	i := &handover{round: roll.Round, nonce: roll.Nonce, members: map[string]member{}, wait: h.cfg.fenced()}
+	i := &handover{round: roll.Round, nonce: roll.Nonce, job: roll.Job, members: map[string]member{}, wait: h.cfg.fenced()}
 	if final != nil {
 		if ours {
 			h.over = true
@@ -379,19 +379,22 @@ func (h *Handler) inherit(ctx context.Context, term int) (*handover, error) {
 		return i, nil
 	}
 	v := rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: reasonAnew, Rank: -1, Message: errAnew.Error(), Node: h.cfg.Node}
-	var before coordinatorRecord
+	before, left, err := h.ledBefore(ctx, term)
+	if storeFailed(err) || err != nil && ours {
+		return nil, err
+	}
+	if !left {
+		i.before = before.Agent
+	}
 	if ours {
 		i.size = roll.Size
-		if _, err := h.conn.peek(ctx, h.keys.coordinator(term-1), &before); err != nil {
-			return nil, err
-		}
-		if before.Agent != h.id && before.Agent != "" {
-			v = h.lossOf("node "+before.Node+" is not heard of any more", h.standbyOf(roll), h.last.LeadRank)
-		}
+	}
+	if ours && i.before != "" {
+		v = h.lossOf("node "+before.Node+" is not heard of any more", h.standbyOf(roll), h.last.LeadRank)
 	}
 	for _, m := range roll.Members {
 		i.agents = append(i.agents, m.Agent)
-		i.members[m.Agent] = member{rank: m.Rank, name: m.Name, gone: m.Agent == before.Agent && m.Agent != h.id}
+		i.members[m.Agent] = member{rank: m.Rank, name: m.Name, gone: ours && m.Agent == before.Agent}
 	}
 	var said verdictRecord
 	if _, err = h.conn.claim(ctx, h.keys.round(roll.id(), "verdict"), v, &said); storeFailed(err) {

@@ -3,7 +3,6 @@ package membership
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"time"
 )
@@ -112,7 +111,7 @@ func (s *session) watches(w *watch, term int, who string, now beat, foreign bool
 	s.mu.Unlock()
 	switch limit := cfg.deadAfter(); {
 	case w.seen.Left:
-		s.depose(term, errors.New("the coordinator has left"))
+		s.depose(term, errLeft)
 	case w.silent >= limit && w.foreign:
 		s.depose(term, errGarbled)
 	case w.silent >= limit:

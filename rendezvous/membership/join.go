@@ -23,6 +23,9 @@ func (h *Handler) wish(ctx context.Context, m rendezvous.Member) (place assignme
 		Round: h.last.Round, Rank: h.last.Rank, Size: h.last.Size, Restarts: h.last.Restarts, Replacements: h.last.Replacements,
 		LostOf: h.last.LostOf, Host: h.last.Host, HostRank: h.last.HostRank, Hosts: h.host == h.id, Orders: h.last.Orders,
 	}
+	if h.hostLeft { // that is no loss
+		rec.Host, rec.HostRank = "", noRank
+	}
 	if h.round != nil {
 		rec.Restarts = max(rec.Restarts, h.round.restarts)
 		rec.Orders.Learn(h.round.orders)

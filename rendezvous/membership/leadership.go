@@ -60,3 +60,13 @@ func (c *coordinator) inLead(ctx context.Context) error {
 	}
 	return err
 }
+
+// ledBefore returns the other agent that was the coordinator before a term, none where that was this one, and whether it
+// has left by itself.
+func (h *Handler) ledBefore(ctx context.Context, term int) (before coordinatorRecord, left bool, err error) {
+	if _, err = h.conn.peek(ctx, h.keys.coordinator(term-1), &before); err != nil || before.Agent == "" || before.Agent == h.id {
+		return coordinatorRecord{}, false, err
+	}
+	last, _, err := h.conn.pulseOf(ctx, h.keys, before.Agent)
+	return before, last.Left, err
+}

@@ -103,7 +103,7 @@ type roster struct {
 	restarts, replacements int
 	lostOf                 losses
 	orders                 rendezvous.Orders // of the job, since the last verdict
-	predecessor            string            // agent whose leadership we have; where it does not come back it is a lost node
+	predecessor, jobBefore string            // agent whose leadership we have, and its job: see handover.before
 	leaving                bool              // the host of the store leaves: the next round is for its successor
 }
 
@@ -429,9 +429,9 @@ func (r *roster) begun(number, size int, joiners []joiner, ranks []int) {
 			r.lostOf[rank]++
 		}
 	}
-	if before := r.members[r.predecessor]; before.gone {
+	if before := r.members[r.predecessor]; before.gone && slices.ContainsFunc(joiners, r.knewBefore) {
 		r.replacements++
-		if size >= r.size && r.rankLimit > 0 {
+		if size >= r.lastSize() && r.rankLimit > 0 {
 			r.lostOf[before.rank]++
 		}
 	}
@@ -444,6 +444,9 @@ func (r *roster) begun(number, size int, joiners []joiner, ranks []int) {
 	}
 	r.waiting = slices.DeleteFunc(r.waiting, func(s joiner) bool { _, waits := r.tickets[s.rec.Agent]; return !waits })
 }
+
+// knewBefore reports whether a node was in the job of the coordinator before.
+func (r *roster) knewBefore(s joiner) bool { return s.rec.Job == r.jobBefore }
 
 // name returns the name of an agent's node for people.
 func (r *roster) name(agent string) string {

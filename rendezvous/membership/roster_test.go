@@ -306,7 +306,7 @@ func TestPredecessorReturns(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRoster(rules{min: 1, max: 2, unit: 1, order: func(p []Placement) []int { return []int{0, 1}[:len(p)] }})
 			i := &handover{
-				round: 0, size: 2,
+				round: 0, size: 2, before: "a",
 				members: map[string]member{"a": {rank: 0, name: "a", gone: true}, "b": {rank: 1, name: "b"}},
 			}
 			i.into(r)

@@ -301,6 +301,8 @@ func (r *round) lossBy(cause error, message string) rendezvous.Verdict {
 	switch {
 	case errors.Is(cause, errUnheard):
 		v.Reason, v.Message = reasonUnheard, "the coordinator hears nothing of node "+r.h.cfg.Node+", which hears the coordinator"
+	case errors.Is(cause, errLeft):
+		v.Reason, v.Message = reasonNodeLost, "the node of the coordinator has left"
 	case errors.Is(cause, errAnew):
 		v.Reason, v.Message = reasonAnew, errAnew.Error()
 	case errors.Is(cause, errGarbled):

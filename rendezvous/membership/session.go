@@ -207,6 +207,9 @@ var (
 // errGarbled is the end of the leadership of a coordinator that may live.
 var errGarbled = errors.New("something that is no agent of this job replaces or removes the heartbeats of the coordinator in the store")
 
+// errLeft is the end of the leadership of a coordinator that was told to stop.
+var errLeft = errors.New("the coordinator has left")
+
 // errAnew is the end of the leadership of a coordinator that lives.
 var errAnew = errors.New("the coordinator has begun anew")
 

@@ -3,6 +3,9 @@ package membership_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -50,8 +53,7 @@ func TestGraceWhereCoordinatorLeaves(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				_, a, b, c := threeAt(t, nil)
 				lease := leaseOf(c)
-				if _, err := a.Propose(t.Context(),
-					rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: "NodeStopped", Rank: -1}); err != nil {
+				if _, err := a.Propose(t.Context(), stops); err != nil {
 					t.Fatal(err)
 				}
 				b.verdict()
@@ -80,6 +82,112 @@ func TestGraceWhereCoordinatorLeaves(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// stops is what an agent proposes that was told to stop.
+var stops = rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: "NodeStopped", Rank: -1}
+
+// TestHostLeavesIsNoLoss: the host of the store is told to stop. The others go on where no restart is left, too, with
+// another host or with the same one, started anew.
+func TestHostLeavesIsNoLoss(t *testing.T) {
+	for _, names := range []string{"a b", "a b c"} {
+		for _, back := range []bool{false, true} {
+			t.Run(fmt.Sprint(names, back), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					size := len(strings.Fields(names))
+					n := newNetwork(t, size-1, size)
+					if n.cfg.ReplaceLimit = 0; back {
+						n.cfg.Min = size
+					}
+					all := n.firstRound(names)
+					if _, err := all[0].Propose(t.Context(), stops); err != nil {
+						t.Fatal(err)
+					}
+					var meeting []chan next
+					for _, x := range all[1:] {
+						x.verdict()
+						meeting = append(meeting, x.begin(t.Context()))
+					}
+					time.Sleep(time.Second)
+					all[0].Close()
+					n.spacesOf("a").Close()
+					if time.Sleep(300 * time.Millisecond); back {
+						meeting = append(meeting, n.reborn().begin(t.Context()))
+					}
+					for _, m := range meeting {
+						if got := <-m; got.err != nil || got.round.GroupWorldSize != len(meeting) || got.round.Replacements != 0 {
+							t.Errorf("%+v, %v", got.round, got.err)
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestCoordinatorLeavesIsNoLoss: the node of the coordinator leaves, at a store that no node serves. That uses up no
+// restart, whether it has said before that it stops or not.
+func TestCoordinatorLeavesIsNoLoss(t *testing.T) {
+	for _, says := range []bool{true, false} {
+		for _, busy := range []time.Duration{0, 3 * time.Second} {
+			t.Run(fmt.Sprint(says, busy), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					j := newJob(t, 1, 2)
+					j.cfg.ReplaceLimit, j.cfg.Durable = 0, true
+					j.mustMeetLater(t, func(a, b *agent) {
+						if says {
+							if _, err := a.Propose(t.Context(), stops); err != nil {
+								t.Fatal(err)
+							}
+						}
+						a.Close()
+						if v := b.verdict(); v.Kind != rendezvous.Reassemble {
+							t.Fatalf("%+v", v)
+						}
+						time.Sleep(busy) // its workers end
+						if got := <-b.begin(t.Context()); got.err != nil || got.round.Replacements != 0 {
+							t.Errorf("%+v, %v", got.round, got.err)
+						}
+					})
+				})
+			})
+		}
+	}
+}
+
+// TestCoordinatorBackIsALoss: the node of the coordinator is killed, and started again at once. It takes the leadership,
+// since the workers of the other node are still ending, and counts the loss, though it knows nothing of the job.
+func TestCoordinatorBackIsALoss(t *testing.T) {
+	for _, token := range [][]byte{nil, jobToken} {
+		for _, busy := range []time.Duration{0, 3 * time.Second} {
+			t.Run(fmt.Sprint(string(token), busy), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					j := newJob(t, 2, 2)
+					j.cfg.ReplaceLimit, j.cfg.RankLimit, j.cfg.Durable, j.cfg.Token = 2, 2, true, token
+					j.mustMeetLater(t, func(a, b *agent) {
+						for loss := 1; ; loss++ {
+							a.die()
+							time.Sleep(500 * time.Millisecond)
+							a = j.start("a" + strconv.Itoa(loss+1))
+							first := a.begin(t.Context())
+							if v := b.verdict(); (v.Kind == rendezvous.Fail) != (loss > 2) {
+								t.Fatalf("loss %d: %+v", loss, v)
+							}
+							if loss > 2 {
+								return
+							}
+							time.Sleep(busy)
+							for _, got := range []next{<-b.begin(t.Context()), <-first} {
+								if got.err != nil || got.round.Replacements != loss {
+									t.Fatalf("loss %d: %+v, %v", loss, got.round, got.err)
+								}
+							}
+						}
+					})
+				})
+			})
+		}
 	}
 }
 
