@@ -157,7 +157,7 @@ flakes: ## the tests TESTS of packages PKGS N times (20) while LOAD processes (8
 # package whose files and imports are as they were, so that after a change only what it reaches is linked and run: hence no -shuffle, which
 # keeps no result. Of DRIVEN the scripts and the pages of cmd/muster run.
 SHORT_LIMIT ?= 90
-SHORT_MUSTER = ^(TestScripts|TestReferencePages|TestSiteHasAllPages|TestPagesNameWhatThereIs|TestPagesLinesStart|TestPagesLinksLead)$$
+SHORT_MUSTER = ^(TestScripts|TestReferencePages|TestSiteHasAllPages|TestPagesNameWhatThereIs|TestPagesNameFiles|TestPagesLinesStart|TestPagesLinksLead)$$
 
 .PHONY: short
 short: ## the fast part of the tests, 45 s on two processors; tells their processor time

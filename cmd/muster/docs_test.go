@@ -41,6 +41,7 @@ var theirFlags = map[string][]string{
 var (
 	flagOnPage     = regexp.MustCompile(`(?:^|[^A-Za-z0-9_-])(--[a-z][A-Za-z0-9_-]*[A-Za-z0-9])(\*|_\*|-\*|-…|_…)?`)
 	variableOnPage = regexp.MustCompile(`\bMUSTER_[A-Z_]*[A-Z]\b`)
+	goFileOnPage   = regexp.MustCompile("`([A-Za-z0-9_/]+\\.go)`")
 	flagInHelp     = regexp.MustCompile(`--[a-z][A-Za-z0-9_-]*`)
 )
 
@@ -114,6 +115,37 @@ func TestPagesNameWhatThereIs(t *testing.T) {
 			if !slices.Contains(flags, flag) && !strings.Contains(code.String(), variable) {
 				t.Errorf("%s names %s, which nobody reads or sets", name, variable)
 			}
+		}
+	}
+}
+
+// TestPagesNameFiles: the pages that lead to files of Go name those that there are.
+func TestPagesNameFiles(t *testing.T) {
+	t.Parallel()
+	there := map[string]bool{}
+	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			path = filepath.ToSlash(strings.TrimPrefix(path, "../../"))
+			there[path], there[filepath.Base(path)] = true, true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range []string{"ARCHITECTURE.md", "docs/development.md", "docs/packages.md"} {
+		text, err := os.ReadFile("../../" + page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files := goFileOnPage.FindAllStringSubmatch(string(text), -1)
+		for _, m := range files {
+			if !there[m[1]] {
+				t.Errorf("%s names %s, which there is not", page, m[1])
+			}
+		}
+		if len(files) == 0 && page != "ARCHITECTURE.md" {
+			t.Errorf("%s names no files", page)
 		}
 	}
 }
