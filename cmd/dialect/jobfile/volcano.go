@@ -19,6 +19,8 @@ const (
 	// volcanoTries is how often Volcano starts a job in all, where the file does not say it or says 0 (read at ed72c7c8:
 	// pkg/webhooks/admission/jobs/mutate, pkg/controllers/job/state/restarting.go).
 	volcanoTries = 3
+	// volcanoEver is the maxRetry of a task that TaskFailed never meets (pkg/controllers/cache/cache.go).
+	volcanoEver = -1
 )
 
 // volcanoPlugins are those that Volcano's admission webhook knows (pkg/controllers/job/plugins/factory.go).
@@ -42,7 +44,7 @@ func volcanoJob(v value) {
 			list.list(func(item value) { tasks = append(tasks, item.volcanoTask(tasks)) })
 		},
 		"maxRetry": func(n value) {
-			n.volcanoTries(&tries)
+			n.volcanoTries(&tries, 0)
 			tried = n
 		},
 		"minAvailable": func(n value) { least = n },
@@ -119,7 +121,7 @@ func (v value) volcanoTask(before []volcanoTask) volcanoTask {
 		"replicas": t.count,
 		"template": func(spec value) { t.template = spec.template(known{}) },
 		"policies": func(p value) { p.volcanoPolicies(&t.rules) },
-		"maxRetry": func(n value) { n.volcanoTries(&t.rules.tries); t.tried = n },
+		"maxRetry": func(n value) { n.volcanoTries(&t.rules.tries, volcanoEver); t.tried = n },
 		"minAvailable": func(n value) {
 			n.count(0)
 			n.note(Mapped, "no worker starts before all nodes of the job are there")
@@ -139,9 +141,9 @@ func (v value) volcanoTask(before []volcanoTask) volcanoTask {
 	return t
 }
 
-// volcanoTries reads a maxRetry, of which Volcano's admission webhook makes its default where it is 0.
-func (v value) volcanoTries(tries *int) {
-	if n, ok := v.count(0); ok {
+// volcanoTries reads a maxRetry from a least one; of 0 Volcano's admission webhook makes its default.
+func (v value) volcanoTries(tries *int, least int) {
+	if n, ok := v.count(least); ok {
 		*tries = cmp.Or(n, volcanoTries)
 	}
 }

@@ -57,7 +57,7 @@ func (r volcanoRules) ends() volcanoEnds {
 	default:
 		e.fatal, e.alone = strings.Join(fatal, ","), !anew
 		switch {
-		case e.alone && r.last:
+		case e.alone && r.last && r.tries != volcanoEver:
 			e.most = r.tries - 1
 		case e.alone:
 			e.most = job.Unlimited

@@ -334,6 +334,8 @@ func TestVolcanoRestartPolicy(t *testing.T) {
 		{evicted, "OnFailure", "2", "--max-restarts 1000000000 --restart-limit 2", pods, ever},
 		{counted, "OnFailure", "2", "--max-restarts 1 --backoff-limit 1", "tasks[0].maxRetry", "--backoff-limit 1: " + last},
 		{counted, "OnFailure", "0", "--max-restarts 2 --backoff-limit 2", pods, "--backoff-limit 2: " + last},
+		{counted, "OnFailure", "-1", "--max-restarts 1000000000", "tasks[0].maxRetry", ever},
+		{"", "OnFailure", "-1", "--max-restarts 1000000000", pods, ever},
 		{counted, "Never", "2", replaced, pods, stays},
 		{failed, "Never", "2", "--max-restarts 2 --backoff-limit 2", pods, said},
 		{failed + "maxRetry: 0, ", "Never", "2", "--max-restarts 2 --backoff-limit 2", "maxRetry", "--backoff-limit 2: " + together},
