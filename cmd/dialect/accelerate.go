@@ -53,7 +53,7 @@ func AccelerateLaunch(inv Invocation) (Request, error) {
 	env := newEnviron(inv.Environ)
 	w := new(accelerateWords)
 	p := accelerateParser(w)
-	p.front = inv.Own
+	p.standsBehind(inv, env)
 	in, err := p.parse(inv.Args, env)
 	if err != nil {
 		return Request{JSON: inv.Own.json(env)}, err

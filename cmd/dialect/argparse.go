@@ -25,8 +25,12 @@ type parser struct {
 	through string
 	// prefixes are the prefixes of environment variables that stand for options, strongest first.
 	prefixes []string
-	// front are muster's flags in front of prog. Those that prog has, too, count as if muster's variable had them, and more.
+	// front are muster's flags in front of prog. Those that prog has, too, count as if muster's variable had them, and more;
+	// those in the file of --config count less.
 	front Own
+	// config is what that file says, nil until it was read, with what is wrong in it.
+	config  *ownWords
+	misread problems
 	// exact refuses abbreviated options (allow_abbrev=False).
 	exact bool
 	// oneSpelling says that the replaced program knows one spelling of each option: an abbreviation of both of ours is
@@ -258,6 +262,9 @@ func (p *parser) defaults(env environ, wrong *problems) {
 			o.word = new(value)
 		}
 		v := value{option: o, none: o.noDefault, text: o.def}
+		if word := p.lent(o, p.config); word != nil {
+			v = value{option: o, text: word.text, source: word.source}
+		}
 		for _, prefix := range slices.Backward(p.prefixesOf(o)) {
 			name := variable(prefix, o.name)
 			text, ok := env[name]
@@ -282,15 +289,55 @@ func (p *parser) defaults(env environ, wrong *problems) {
 }
 
 // inFrontOf is the word that a flag of muster in front of prog has for one of prog's options, nil for none.
-func (p *parser) inFrontOf(o *option) *value {
-	if p.front.words == nil || !slices.Contains(p.prefixesOf(o), ownPrefix) {
+func (p *parser) inFrontOf(o *option) *value { return p.lent(o, p.front.words) }
+
+// lent is the word of words for one of prog's options that is a flag of muster, too, nil for none.
+func (p *parser) lent(o *option, words *ownWords) *value {
+	if words == nil || !slices.Contains(p.prefixesOf(o), ownPrefix) {
 		return nil
 	}
 	s := settingNamed(o.name)
-	if s == nil || !s.lent || !s.of(p.front.words).given {
+	if s == nil || !s.lent || !s.of(words).given {
 		return nil
 	}
-	return s.of(p.front.words)
+	return s.of(words)
+}
+
+// ofMuster is the word that counts for one of prog's options where muster's own flag or file of settings has said it, nil
+// for none.
+func (p *parser) ofMuster(o *option) *value {
+	for _, words := range []*ownWords{p.front.words, p.config} {
+		if word := p.lent(o, words); word != nil && word.source == o.word.source {
+			return word
+		}
+	}
+	return nil
+}
+
+// standsBehind tells p of muster's flags in front of prog, and of the file of settings that they name.
+func (p *parser) standsBehind(inv Invocation, env environ) {
+	p.front = inv.Own
+	file := inv.Own.given().Config
+	if !file.given {
+		file.text = env[variable(ownPrefix, file.option.name)]
+	}
+	if file.text != "" {
+		p.settingsFile(file.text, inv.ReadFile)
+	}
+}
+
+// settingsFile reads the file of settings once: it may be a pipe.
+func (p *parser) settingsFile(file string, readFile func(string) ([]byte, error)) (*ownWords, problems) {
+	if p.config == nil {
+		list := p.inFront()
+		for i := range p.options {
+			if s := settingNamed(p.options[i].name); s != nil && s.lent && slices.Contains(p.prefixesOf(&p.options[i]), ownPrefix) {
+				list = append(list, s)
+			}
+		}
+		p.config, p.misread = readConfig(file, list, readFile)
+	}
+	return p.config, p.misread
 }
 
 func (p *parser) prefixesOf(o *option) []string {
@@ -339,7 +386,7 @@ func (p *parser) settle(given map[*option]value, env environ, wrong *problems) {
 		}
 		read, err := o.convert(v.text, v.source)
 		if err != nil {
-			if v.fromFlag() {
+			if v.source.Kind != job.FromVariable {
 				wrong.add(fmt.Errorf("cannot use %s: %w", v.written(), err))
 				continue
 			}

@@ -56,7 +56,8 @@ func ColossalRun(inv Invocation) (Request, error) {
 	}
 	c := &colossalJob{inv: inv, env: env, in: in.parsed, w: w}
 	c.torchrun = torchrunParser(p.prog, &c.theirs)
-	c.torchrun.through, c.torchrun.front = p.through, inv.Own
+	c.torchrun.through = p.through
+	c.torchrun.standsBehind(inv, env)
 	c.warnings = in.warnings
 	extra, err := c.commandLine()
 	if err != nil {

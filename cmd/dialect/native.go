@@ -72,7 +72,9 @@ func Native(inv Invocation) (Request, error) {
 			w.option.of(&command).say(w.text, job.Source{Kind: job.FromFlag, Name: "--" + f.Name})
 		}
 	})
-	words := resolve(list, &command, env, []string{ownPrefix, petPrefix}, inv.ReadFile, &wrong)
+	words := resolve(list, &command, env, []string{ownPrefix, petPrefix}, func(file string) (*ownWords, problems) {
+		return readConfig(file, list, inv.ReadFile)
+	}, &wrong)
 	file := readJobFile(inv, words, rest, &wrong)
 	if file.words(words, &wrong); wrong.list != nil && file.named {
 		return Request{JSON: words.JSON.switched()}, wrong.err() // what follows would be about nothing

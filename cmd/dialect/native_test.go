@@ -493,11 +493,11 @@ func TestOwnRefusals(t *testing.T) {
 	for line, pieces := range map[string][]string{
 		"--restart-policy always torchrun t.py":      {"--restart-policy always without --active-deadline"},
 		"--stdin file --nnodes torchrun t.py":        {"--nnodes in front of a launcher's name"},
-		"--config f torchrun t.py":                   {"f:1", "max-restarts", "in front of another launcher"},
+		"--config f torchrun t.py":                   {"f:1", "nnodes", "in front of another launcher"},
 		"--grace soon torchrun --nnodes 2 t.py":      {"2 problems", "--grace soon", "--nnodes 2"},
 		"--accelerator x torch.distributed.run t.py": {"--accelerator x"},
 	} {
-		_, err := own(nil, "max-restarts: 3\n", line)
+		_, err := own(nil, "nnodes: 3\n", line)
 		wantRefused(t, err, pieces...)
 	}
 	// torchrun's scripts ask for restarts where a whole machine forbids them; that is no contradiction.

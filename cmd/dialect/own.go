@@ -156,7 +156,9 @@ func (p *parser) inFront() []*option {
 // some of them have there through the dialect's own flags, variables or habits.
 func (o Own) apply(r *Request, inv Invocation, env environ, p *parser, equivalents *ownWords, wrong *problems) *ownWords {
 	list := p.inFront()
-	words := resolve(list, o.given(), env, []string{ownPrefix}, inv.ReadFile, wrong)
+	words := resolve(list, o.given(), env, []string{ownPrefix}, func(file string) (*ownWords, problems) {
+		return p.settingsFile(file, inv.ReadFile)
+	}, wrong)
 	r.give(list, words, equivalents, wrong)
 	if words.LogDir.given && !words.Tee.given && !words.Redirects.given {
 		r.fillLogDir()
@@ -221,7 +223,7 @@ func (o *option) give(r *Request, word *value, wrong *problems) {
 // resolve finds the word for each setting: on the command line, in a variable (prefixes, strongest first), or in the
 // file of --config.
 func resolve(list []*option, command *ownWords, env environ, prefixes []string,
-	readFile func(string) ([]byte, error), wrong *problems,
+	readConfig func(file string) (*ownWords, problems), wrong *problems,
 ) *ownWords {
 	words := newOwnWords()
 	for _, prefix := range slices.Backward(prefixes) {
@@ -253,7 +255,7 @@ func resolve(list []*option, command *ownWords, env environ, prefixes []string,
 	if !words.Config.given {
 		return words
 	}
-	fromFile, err := readConfig(words.Config.text, list, readFile)
+	fromFile, err := readConfig(words.Config.text)
 	wrong.merge(err)
 	for _, s := range list {
 		if word := s.of(fromFile); word.given {

@@ -67,7 +67,7 @@ type torchrunJob struct {
 // what that launcher has beyond torchrun into torchrun's terms.
 func torchrun(inv Invocation, p *parser, w *torchrunWords, adapt func(*torchrunJob)) (Request, error) {
 	env := newEnviron(inv.Environ)
-	p.front = inv.Own
+	p.standsBehind(inv, env)
 	in, err := p.parse(inv.Args, env)
 	if err != nil {
 		return Request{JSON: inv.Own.json(env)}, err
@@ -128,12 +128,12 @@ func torchrunOf(inv Invocation, p *parser, in *parsed, w *torchrunWords, adapt f
 	return *req, nil
 }
 
-// ownVariables adds to words those of the launcher's options that a flag in front of its name or a variable of muster
-// gives, as who reads them is asked as of every setting; and warns of variables to which the launcher gave another value,
-// or that belong to an option that was not given.
+// ownVariables adds to words those of the launcher's options that a flag in front of its name, a variable of muster or the
+// file of --config gives, as who reads them is asked as of every setting; and warns of variables to which the launcher gave
+// another value, or that belong to an option that was not given.
 func (t *torchrunJob) ownVariables(words *ownWords) {
 	for i := range t.parser.options {
-		if word := t.parser.inFrontOf(&t.parser.options[i]); word != nil {
+		if word := t.parser.ofMuster(&t.parser.options[i]); word != nil {
 			*word.option.of(words) = *word
 		}
 	}
@@ -339,8 +339,8 @@ func (t *torchrunJob) logs() {
 	if len(logs.KeepStderr) > 0 && !shows(logs.Tee, job.Stderr) {
 		t.warn("--duplicate-stderr-filters has no effect without --tee of stderr")
 	}
-	// --log-dir and PET_LOG_DIR alone keep nothing, as with torchrun; muster's own flag and variable ask for files.
-	own := t.parser.inFrontOf(v.logDir.option) != nil || v.logDir.source.Name == variable(ownPrefix, v.logDir.option.name)
+	// --log-dir and PET_LOG_DIR alone keep nothing, as with torchrun; what muster itself was told asks for files.
+	own := t.parser.ofMuster(v.logDir.option) != nil || v.logDir.source.Name == variable(ownPrefix, v.logDir.option.name)
 	unsaid := v.tee.source.Kind == job.FromDefault && v.redirects.source.Kind == job.FromDefault
 	if own && logs.Dir != os.DevNull && unsaid {
 		logs.Tee = job.StreamMap{Default: job.Both}

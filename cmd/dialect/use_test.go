@@ -600,16 +600,67 @@ func TestLentSettingsOfTheirOwn(t *testing.T) {
 				t.Errorf("%q %s: %v", typed, line, err)
 				continue
 			}
-			want, got := byVariable.Job, byFlag.Job
-			if diff := cmp.Diff(want.Logs, got.Logs); slices.Contains(names, "tee") && diff != "" {
-				t.Errorf("%q %s: output (-want +got):\n%s", typed, line, diff)
+			var file strings.Builder
+			for _, name := range names {
+				fmt.Fprintf(&file, "%s: %s\n", name, flags[name])
 			}
-			if slices.Contains(names, "max-restarts") && got.Restart.MaxRestarts != 2 || got.Bind != want.Bind ||
-				got.EventLog != want.EventLog || got.Logs.Dir != want.Logs.Dir {
-				t.Errorf("%q %s: %+v", typed, line, got)
+			byFile, err := ask(file.String(), nil, append([]string{"--config", settingsFile}, strings.Fields(line)...)...)
+			if err != nil {
+				t.Errorf("a file with %q, %s: %v", file.String(), line, err)
+				continue
+			}
+			for _, got := range []job.Job{byFlag.Job, byFile.Job} {
+				want := byVariable.Job
+				if diff := cmp.Diff(want.Logs, got.Logs); (slices.Contains(names, "tee") || len(got.Environ) == 0) && diff != "" {
+					t.Errorf("%q %s: output (-want +got):\n%s", typed, line, diff)
+				}
+				if slices.Contains(names, "max-restarts") && got.Restart.MaxRestarts != 2 || got.Bind != want.Bind ||
+					got.EventLog != want.EventLog || got.Logs.Dir != want.Logs.Dir {
+					t.Errorf("%q %s: %+v", typed, line, got)
+				}
 			}
 		}
 	}
+}
+
+// The file of --config is weaker than variables and than the launcher's own flags, and is read once: it may be a pipe.
+func TestLentSettingsOfAFile(t *testing.T) {
+	for _, c := range []struct {
+		line, env string
+		want      int
+		from      string
+	}{
+		{"torchrun t.py", "", 2, "config " + settingsFile + ":1"},
+		{"torchrun --max-restarts 4 t.py", "", 4, "flag --max-restarts"},
+		{"torchrun t.py", "PET_MAX_RESTARTS=5", 5, "variable PET_MAX_RESTARTS"},
+		{"accelerate launch --cpu t.py", "", 2, "config " + settingsFile + ":1"},
+		{"accelerate launch --cpu --max_restarts 4 t.py", "", 4, "flag --max-restarts"},
+		{"colossalai run --nproc_per_node 2 --extra_launch_args max_restarts=4 t.py", "", 4, "flag --max-restarts"},
+	} {
+		reads := 0
+		words := strings.Fields(c.line)
+		req, err := dialect.Read(words[0], dialect.Invocation{
+			Argv0: "muster", Args: words[1:], Environ: []string{c.env, "MUSTER_CONFIG=" + settingsFile},
+			ReadFile: func(name string) ([]byte, error) {
+				if name != settingsFile {
+					return nil, fs.ErrNotExist
+				}
+				reads++
+				return []byte("max-restarts: 2\n"), nil
+			},
+		})
+		if err != nil {
+			t.Errorf("%s: %v", c.line, err)
+			continue
+		}
+		if from := req.Job.Sources["max-restarts"].String(); req.Job.Restart.MaxRestarts != c.want || from != c.from || reads != 1 {
+			t.Errorf("%s %s: %d from %s, read %d times", c.env, c.line, req.Job.Restart.MaxRestarts, from, reads)
+		}
+	}
+	_, err := ask("max-restarts: -1\n", nil, "--config", settingsFile, "torchrun", "t.py")
+	wantRefused(t, err, settingsFile+":1 (max-restarts: -1)")
+	_, err = ask("max-restarts: x\n", nil, "--config", settingsFile, "torchrun", "t.py")
+	wantRefused(t, err, settingsFile+":1: max-restarts: give a whole number")
 }
 
 // DLRover's settings that muster makes nothing of are told by name.
