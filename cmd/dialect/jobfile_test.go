@@ -42,6 +42,30 @@ func jobFileRequest(t *testing.T) dialect.Request {
 	return req
 }
 
+// Who asks for no restarts gets none, whatever limit the file has for them; and who asks for some where it has none, some.
+func TestJobFileRestarts(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("jobfile/testdata/jobset.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		flag, file string
+		want       int
+	}{{"--max-restarts=0", "2", 0}, {"--backoff-limit=4", "0", 4}, {"--lenient", "2", 2}, {"--lenient", "0", 0}} {
+		req, err := dialect.Read("run", dialect.Invocation{
+			Argv0: "muster", Args: []string{"-f", "job.yaml", c.flag},
+			ReadFile: func(string) ([]byte, error) {
+				return []byte(strings.Replace(string(text), "maxRestarts: 2", "maxRestarts: "+c.file, 1)), nil
+			},
+			Machine: dialect.Machine{FreePort: func() (int, error) { return 4321, nil }},
+		})
+		if err != nil || req.Job.Restart.MaxRestarts != c.want {
+			t.Errorf("maxRestarts %s, %s: %d restarts, want %d (%v)", c.file, c.flag, req.Job.Restart.MaxRestarts, c.want, err)
+		}
+	}
+}
+
 // A job file makes the job that flags would make, with the line that each value comes from; flags win over it.
 func TestJobFile(t *testing.T) {
 	t.Parallel()

@@ -496,6 +496,18 @@ func TestRestartRulesOfSeveralNodes(t *testing.T) {
 		"--restart-scope process --restart-limit none torchrun --max-restarts 2 t.py": {
 			Policy: job.RestartOnFailure, Scope: job.ScopeProcess, ReplaceLimit: -1, BackoffLimit: -1, MaxRestarts: 2,
 		},
+		"run --nnodes 2 --rdzv c10d://n0 --run-id j --backoff-limit 3 x": {
+			Policy: job.RestartOnFailure, Scope: job.ScopeWorld, ReplaceLimit: -1, BackoffLimit: 3, MaxRestarts: 3,
+		},
+		"run --nnodes 2 --rdzv c10d://n0 --run-id j --max-restarts 0 --backoff-limit 3 x": { // which bounds the loss of nodes
+			Policy: job.RestartOnFailure, Scope: job.ScopeWorld, ReplaceLimit: -1, BackoffLimit: 3,
+		},
+		"--backoff-limit 3 torchrun --nnodes 2 --master-addr n0 --node-rank 0 --max-restarts 0 t.py": {
+			Policy: job.RestartOnFailure, Scope: job.ScopeWorld, ReplaceLimit: -1, BackoffLimit: 3,
+		},
+		"--backoff-limit 3 torchrun --nnodes 2 --master-addr n0 --node-rank 0 t.py": {
+			Policy: job.RestartOnFailure, Scope: job.ScopeWorld, ReplaceLimit: -1, BackoffLimit: 3, MaxRestarts: 3,
+		},
 	} {
 		req, err := own(nil, "", line)
 		got := req.Job.Restart

@@ -331,6 +331,16 @@ func (p *parser) unreadVariables(r *Request, env environ, list []*option) []stri
 		strings.Join(idle, ", "))}
 }
 
+// sourceOf says where the value of a flag comes from.
+func (r *Request) sourceOf(flag string) job.Source {
+	for _, s := range r.Settings {
+		if s.Flag == flag {
+			return s.Source
+		}
+	}
+	return job.Source{}
+}
+
 // tell corrects what Settings and Sources say of a flag whose value follows from another one.
 func (r *Request) tell(of *value, text string, source job.Source) {
 	for i := range r.Settings {
@@ -343,7 +353,9 @@ func (r *Request) tell(of *value, text string, source job.Source) {
 // checkRules refuses rules that contradict each other, wherever they came from.
 func checkRules(r *Request, words *ownWords, wrong *problems) {
 	rules := &r.Job.Restart
-	if rules.BackoffLimit > 0 && rules.MaxRestarts == 0 && rules.Policy != job.RestartOnNodeFail { // who bounds restarts wants some
+	// Who bounds restarts wants some, unless somebody who counts as much wants none.
+	if rules.BackoffLimit > 0 && rules.MaxRestarts == 0 && rules.Policy != job.RestartOnNodeFail &&
+		words.BackoffLimit.source.Kind > r.sourceOf(words.MaxRestarts.option.name).Kind {
 		rules.MaxRestarts = rules.BackoffLimit
 		r.tell(&words.MaxRestarts, strconv.Itoa(rules.MaxRestarts), words.BackoffLimit.source)
 	}
