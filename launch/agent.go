@@ -138,6 +138,8 @@ type Result struct {
 	Status int
 	// Left says that this node has left a job that goes on without it, as somebody wanted fewer nodes.
 	Left bool
+	// Over says that one node too many was lost, or one worker too many has failed: the job has ended for all of its nodes.
+	Over bool
 	// Report says why for people, or with LogJSON in a line of JSON; empty after a success.
 	Report string
 	// LogDir is the directory with the workers' log files, empty where none are written.

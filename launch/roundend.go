@@ -365,6 +365,7 @@ func (a *Agent) finish(ctx context.Context, o report.Outcome, d policy.Decision)
 	a.status.Finished(o)
 	a.summarize()
 	res.Status = o.Status
+	res.Over = d.Verdict == policy.Fail && (d.Reason == job.ReasonBackoffLimit || d.Reason == job.ReasonRestartLimit)
 	switch {
 	case said+summary == "":
 	case a.LogJSON:

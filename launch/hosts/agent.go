@@ -147,7 +147,7 @@ func anyPort(ctx context.Context) (int, error) {
 func carryOut(ctx context.Context, c AgentConfig, link *Link, order Order) Result {
 	n := &remoteNode{config: c, link: link, order: order}
 	err := n.run(ctx)
-	r := Result{Report: n.report, Left: n.left}
+	r := Result{Report: n.report, Left: n.left, Over: n.over}
 	status, told := errors.AsType[errhint.StatusError](err)
 	switch {
 	case told:
@@ -166,6 +166,7 @@ type remoteNode struct {
 	dir    string // of the files that came with the order
 	report string
 	left   bool // the job goes on without it
+	over   bool // the job has ended for all nodes
 }
 
 // run is the node from its order to its end.
@@ -258,7 +259,7 @@ func (n *remoteNode) job(ctx context.Context, here node.Here, in *launch.Interru
 	n.link.Accept(nil)
 	told()
 	status.Wait()
-	n.report, n.left = result.Report, result.Left
+	n.report, n.left, n.over = result.Report, result.Left, result.Over
 	if n.order.Collect {
 		n.collect(result.LogDir, plan.Job.Logs.Dir == "", log)
 	}

@@ -266,6 +266,48 @@ func TestLostMachine(t *testing.T) {
 	}
 }
 
+// A job that has ended for all nodes, as one too many was lost, is over for the agent that was started again, too: it would
+// look for the others. What they have said is the outcome.
+func TestLostMachineTooMany(t *testing.T) {
+	vanish, again := make(chan struct{}), make(chan struct{})
+	begin := func(l *Link) {
+		_ = l.Hello(Hello{})
+		_, _ = l.Order(context.Background())
+		_ = l.Ready(Ready{})
+		_ = l.Go(context.Background())
+	}
+	lost := func(l *Link) int {
+		begin(l)
+		<-vanish
+		return 137
+	}
+	back := func(l *Link) int {
+		begin(l)
+		close(again)
+		select {
+		case <-l.Signals():
+		case <-time.After(20 * time.Second):
+			t.Error("the agent that looks for the others is not ended")
+		}
+		_ = l.Result(Result{Status: 143})
+		<-l.Lost()
+		return 0
+	}
+	stays := func(l *Link) int {
+		begin(l)
+		close(vanish)
+		<-again
+		_ = l.Result(Result{Status: errhint.TryAgain, Error: "the backoff limit is reached", Over: true})
+		<-l.Lost()
+		return 0
+	}
+	f, shown := newFleet(t, machine("stays", stays), machine("lost", lost, back))
+	f.Min, f.Linger = 1, time.Millisecond
+	if o := run(t, f); o.Status != errhint.TryAgain || o.Decided != 0 {
+		t.Errorf("%+v\n%s", o, shown.String())
+	}
+}
+
 // An agent whose launcher is gone is told so.
 func TestLauncherLost(t *testing.T) {
 	in, stdin := io.Pipe()

@@ -70,6 +70,8 @@ type Result struct {
 	Hint   string `json:"hint"`
 	// Left says that the job goes on without this node, as somebody wanted fewer.
 	Left bool `json:"left,omitempty"`
+	// Over says that the job has ended for all nodes, whatever the status says of this one.
+	Over bool `json:"over,omitempty"`
 }
 
 type signalMessage struct {

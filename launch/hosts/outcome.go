@@ -31,7 +31,7 @@ func (f *Fleet) outcome() Outcome {
 	slices.SortStableFunc(ended, func(a, b *fleetNode) int { return a.at.Compare(b.at) })
 	if f.hopeless { // what the others said when they were asked to end says nothing of why, unless the job had succeeded by then
 		ended = slices.DeleteFunc(ended, func(n *fleetNode) bool {
-			return n.at.After(f.first) && !aboutNode(n.result.Status) && n.result.Status != errhint.OK
+			return n.at.After(f.first) && n.result.aboutJob() && n.result.Status != errhint.OK
 		})
 	}
 	o := Outcome{Status: errhint.TryAgain, Decided: -1}
@@ -48,7 +48,7 @@ func (f *Fleet) outcome() Outcome {
 			all = multierror.Append(all, errhint.With(err, n.result.Hint))
 		}
 	}
-	pick := slices.IndexFunc(ended, func(n *fleetNode) bool { return !aboutNode(n.result.Status) && n.result.Status != errhint.Internal })
+	pick := slices.IndexFunc(ended, func(n *fleetNode) bool { return n.result.aboutJob() && n.result.Status != errhint.Internal })
 	if pick < 0 && len(ended) > 0 {
 		pick = 0
 	}
@@ -79,7 +79,7 @@ func (f *Fleet) EndedWith(machine int) (int, bool) {
 	return 0, false
 }
 
-// aboutNode reports whether a status says something of the node and not of the job.
-func aboutNode(status int) bool {
-	return status == errhint.Faulty || status == errhint.Straggler || status == errhint.TryAgain
+// aboutJob reports whether a result says something of the job, and not of the node alone.
+func (r *Result) aboutJob() bool {
+	return r.Over || r.Status != errhint.Faulty && r.Status != errhint.Straggler && r.Status != errhint.TryAgain
 }

@@ -112,7 +112,7 @@ func (f *Fleet) finished(n *fleetNode, r *Result) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n.result, n.at = r, time.Now()
-	if !aboutNode(r.Status) && !r.Left {
+	if r.aboutJob() && !r.Left {
 		f.early = f.early || r.Error != "" && !f.over // what it could not do it tells at once
 		f.succeeded = f.succeeded || r.Status == errhint.OK
 		f.endLocked()

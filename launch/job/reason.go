@@ -12,6 +12,7 @@ const (
 	ReasonFatal        Reason = "FatalExitCode"        // a code of RestartRules.Fatal
 	ReasonMaxRestarts  Reason = "MaxRestartsReached"   // RestartRules.MaxRestarts
 	ReasonBackoffLimit Reason = "BackoffLimitReached"  // RestartRules.BackoffLimit
+	ReasonRestartLimit Reason = "RestartLimitReached"  // RestartRules.ReplaceLimit, or LossLimit or RankLimit: a node was lost
 	ReasonCrashLoop    Reason = "CrashLoop"            // RestartRules.CrashLoop
 	ReasonDeadline     Reason = "DeadlineExceeded"     // RestartRules.Deadline
 	ReasonStopped      Reason = "StopRequested"        // a signal to muster, or muster stop
