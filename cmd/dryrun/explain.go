@@ -39,11 +39,13 @@ type explainedNode struct {
 	Env          map[string]string `json:"env,omitempty"`
 }
 
-// explainedFlag is a setting that follows from the file.
+// explainedFlag is a setting that follows from the file, or stands in the place of one that does.
 type explainedFlag struct {
 	Flag   string `json:"flag"`
 	Value  string `json:"value"`
 	Source string `json:"source"`
+	// Instead is where the file says it, of a setting that is stronger.
+	Instead string `json:"instead,omitempty"`
 }
 
 // NewExplained is what becomes of the lines of a job file by the request that was made of it.
@@ -67,9 +69,16 @@ func NewExplained(file string, req dialect.Request) *Explained {
 		}
 		e.Nodes = append(e.Nodes, n)
 	}
+	said := map[string]string{} // where the file says a setting
+	for _, w := range req.File.Words {
+		said[w.Flag] = w.Source.Name
+	}
 	for _, s := range req.Settings {
-		if s.Source.Kind == job.FromConfig {
-			e.Settings = append(e.Settings, explainedFlag{"--" + s.Flag, s.Value, s.Source.Name})
+		switch place := said[s.Flag]; {
+		case s.Source.Kind == job.FromConfig, s.Source.Name == place && place != "": // of --set
+			e.Settings = append(e.Settings, explainedFlag{Flag: "--" + s.Flag, Value: s.Value, Source: s.Source.Name})
+		case place != "":
+			e.Settings = append(e.Settings, explainedFlag{Flag: "--" + s.Flag, Value: s.Value, Source: s.Source.String(), Instead: place})
 		}
 	}
 	for _, l := range e.Lines {
@@ -100,7 +109,11 @@ func (e *Explained) Write(w io.Writer) error {
 	tell(table, "\n")
 	tell(table, "SETTING\tVALUE\tFROM\n")
 	for _, s := range e.Settings {
-		tell(table, "%s\t%s\t%s\n", s.Flag, shortened(printable.Text(s.Value), 60), e.place(s.Source))
+		from := e.place(s.Source)
+		if s.Instead != "" {
+			from += ", in place of " + e.place(s.Instead)
+		}
+		tell(table, "%s\t%s\t%s\n", s.Flag, shortened(printable.Text(s.Value), 60), from)
 	}
 	tell(table, "\n")
 	tell(table, "PLACE\tFIELD\tVALUE\tSTATE\tWHAT BECOMES OF IT\n")

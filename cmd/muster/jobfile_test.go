@@ -126,6 +126,11 @@ spec: {minSuccess: 1, tasks: [{replicas: 2, template: {spec: {containers: [{name
 		{[]string{"--success-policy=any", file, "--nnodes", "3"}, 2, "cannot use --nnodes 3"},
 		{[]string{"-f", file, "other.yaml"}, 2, "are two files, and a job has one"},
 		{[]string{"--", file}, 2, "no job file is named"},
+		{
+			[]string{"../dialect/jobfile/testdata/jobset.yaml", "--max-restarts", "7"},
+			0,
+			"7                    flag --max-restarts, in place of line 6\n",
+		},
 	} {
 		got := muster(t, nil, append([]string{"explain"}, c.args...)...)
 		if got.Status != c.status || !strings.Contains(got.Stdout+got.Stderr, c.want) {
