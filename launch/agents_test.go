@@ -92,6 +92,7 @@ type testResult struct {
 	Status      int
 	Report, Err string
 	Code        int
+	Over        bool
 }
 
 // runTestAgent is an agent's process: what cmd does, with the handler of the test.
@@ -165,7 +166,7 @@ func runTestAgent(config string) error {
 		a.Guardian = []string{"/proc/self/exe", guardianArg}
 	}
 	res, err := a.Run(ctx)
-	out := testResult{Status: res.Status, Report: res.Report}
+	out := testResult{Status: res.Status, Report: res.Report, Over: res.Over}
 	if err != nil {
 		out.Err, out.Code = err.Error(), errhint.CodeOf(err)
 	}

@@ -153,6 +153,9 @@ exec sleep 100`
 			c.push(1, 1, test.v)
 			for i, r := range c.ends(test.status, test.status) {
 				doc := readStatus(t, c.nodes[i].path("status.json"))
+				if over := test.status != 0; r.Over != over {
+					t.Errorf("node %d: over for all nodes: %t, want %t", i, r.Over, over)
+				}
 				if test.status == 0 {
 					if lines := c.lines(6); count(lines, fmt.Sprintf("%d of 2 try 2 round 2", i)) != 1 {
 						t.Errorf("%q", lines)
@@ -176,7 +179,9 @@ func TestGraceOfAVerdict(t *testing.T) {
 		Kind: rendezvous.Fail, Reason: "NodeLost", Message: "this node", Rank: -1, Status: 75,
 		Grace: 200 * time.Millisecond,
 	})
-	c.ends(75)
+	if r := c.ends(75)[0]; r.Over {
+		t.Error("the end of this node's part is told as the end of the job")
+	}
 }
 
 // TestGraceComesLater: the same, said when the workers are being stopped already for a restart.
