@@ -29,7 +29,7 @@ func (r *joinRecord) check() error {
 	switch {
 	case !isNonce(r.Agent):
 		return errors.New("it names no agent")
-	case r.Wish != "" && !isNonce(r.Wish) || r.Job != "" && !isNonce(r.Job):
+	case r.Wish != "" && !isNonce(r.Wish) || r.Job != "" && !isNonce(r.Job) || r.RoundJob != "" && !isNonce(r.RoundJob):
 		return errors.New("a nonce in it is none")
 	case len(r.Node) > maxHost || len(r.Addr) > maxHost || len(r.Role) > 1024 || len(r.Checks) > 8<<10 || len(r.IDs) > maxIDs*(maxID+1):
 		return errors.New("a name in it is too long")

@@ -36,6 +36,8 @@ type joinRecord struct {
 	Round int `json:"round"`
 	Rank  int `json:"rank"`
 	Size  int `json:"size"`
+	// RoundJob is the nonce of the job of Round, empty for none.
+	RoundJob string `json:"round_job,omitempty"`
 	// Voter says that it knows of no later round: it has lost the store in Round, and has asked nowhere else since.
 	Voter        bool `json:"voter,omitempty"`
 	Restarts     int  `json:"restarts"`
@@ -49,6 +51,13 @@ type joinRecord struct {
 	Hosts    bool   `json:"hosts,omitempty"`
 	// Orders are the newest that it knows of.
 	Orders rendezvous.Orders `json:"orders,omitzero"`
+}
+
+// anew is what an agent would say that knows nothing of the job's past.
+func (r joinRecord) anew() joinRecord {
+	r.Round, r.Rank, r.Size, r.RoundJob, r.Voter = -1, 0, 0, "", false
+	r.Restarts, r.Replacements, r.LostOf, r.Host, r.HostRank, r.Orders = 0, 0, "", "", noRank, rendezvous.Orders{}
+	return r
 }
 
 // String names the node for people.

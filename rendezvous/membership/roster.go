@@ -150,10 +150,8 @@ func (r *roster) join(now time.Duration, ticket int64, rec joinRecord) {
 	if n := len(r.waiting); n > 1 && r.waiting[n-2].first > ticket {
 		slices.SortFunc(r.waiting, func(a, b joiner) int { return cmp.Compare(a.first, b.first) })
 	}
-	if rec.Round > r.round && !r.inherited && r.moved == 0 {
-		// Its last round was at a store whose place this one has taken: that has ended, and whoever has not heard of it
-		// yet notices that in time.
-		r.notBefore = max(r.notBefore, r.patience+r.fenced)
+	if rec.Round > r.round {
+		r.fromElsewhere()
 	}
 	r.lastJoin, r.last = now, max(r.last, rec.Round)
 	r.learn(rec)
@@ -164,6 +162,14 @@ func (r *roster) join(now time.Duration, ticket int64, rec joinRecord) {
 			Kind: rendezvous.Reassemble, Reason: "NodeReturned", Rank: -1,
 			Message: "node " + rec.String() + " was cut off for a while and has stopped its workers",
 		})
+	}
+}
+
+// fromElsewhere takes in that an agent has come whose last round was at a store whose place this one has taken: that has
+// ended, and whoever has not heard of it yet notices that in time.
+func (r *roster) fromElsewhere() {
+	if !r.inherited && r.moved == 0 {
+		r.notBefore = max(r.notBefore, r.patience+r.fenced)
 	}
 }
 

@@ -170,8 +170,19 @@ func (c *coordinator) take(ctx context.Context, ticket int64, rec joinRecord) {
 		return
 	}
 	c.log.Debug().Str("node", rec.String()).Int64("ticket", ticket).Msg("node joined")
+	if c.knowsNothing(rec) {
+		c.log.Warn().Str("node", rec.String()).Msg("a node of an earlier start of this job has come: what it knows of that does not count")
+		c.roster.fromElsewhere()
+		rec = rec.anew()
+	}
 	c.roster.join(c.now(), ticket, rec)
 	c.untold = append(c.untold, untold{ticket, c.now()})
+}
+
+// knowsNothing reports whether an agent was last in a job that this one does not go on with: the rounds here began
+// without it.
+func (c *coordinator) knowsNothing(rec joinRecord) bool {
+	return len(c.nonces) > 0 && rec.RoundJob != "" && rec.RoundJob != c.job
 }
 
 // heardBefore takes in another ticket of an agent for the same wish: the answer was taken away, or is on its way. The
