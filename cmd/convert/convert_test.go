@@ -60,6 +60,9 @@ func TestLaunched(t *testing.T) {
 		{torchJob, `[torchrun, --nproc-per-node=2, train.py, --lr, "1"]`, "2", "python -u train.py --lr 1"},
 		{torchJob, `[torchrun, --nproc-per-node=auto, -m, pkg.train]`, "4", "python -u -m pkg.train"},
 		{torchJob, `[torchrun, --no-python, ./train]`, "4", "./train"},
+		{torchJob, `[muster, run, --, python, train.py]`, "4", "python train.py"},
+		{torchJob, `[/usr/local/bin/muster, run, -n, "2", --, python, train.py]`, "2", "python train.py"},
+		{strings.Replace(torchJob, "spec:\n", "spec:\n  nprocPerNode: \"3\"\n", 1), `[muster, run, --, ./train]`, "3", "./train"},
 		{mpiJob, `[mpirun, --allow-run-as-root, -np, "4", -x, A=1, ./pi]`, "2", "./pi"},
 		{mpiJob, `[mpirun, ./pi, "8"]`, "1", "./pi 8"},
 	} {

@@ -112,7 +112,7 @@ func launched(req dialect.Request) (manifest.Launched, error) {
 				procs = w.Text
 			}
 		}
-		return manifest.Launched{Procs: procs, Command: argv}, nil
+		return manifest.Launched{Procs: counted(procs, first.Pod), Command: argv}, nil
 	case slices.Contains(torchrunNames, program):
 		return torchrunOf(program, argv[1:], first, refuse)
 	case file.Launcher != nil && (program == "mpirun" || program == "mpiexec"):
@@ -130,6 +130,14 @@ func launched(req dialect.Request) (manifest.Launched, error) {
 	return manifest.Launched{Procs: "1", Command: argv}, nil
 }
 
+// counted is the number of workers of a pod that counts its accelerators, where the file says how many it has.
+func counted(procs string, p jobfile.Pod) string {
+	if _, err := strconv.Atoi(procs); err != nil && p.Accelerators > 0 && procs != "cpu" {
+		return strconv.Itoa(p.Accelerators)
+	}
+	return procs
+}
+
 // torchrunOf reads the command line of torchrun, with the variables of its node.
 func torchrunOf(
 	program string, args []string, node dialect.PlacedNode, refuse func(what, hint string) (manifest.Launched, error),
@@ -142,10 +150,7 @@ func torchrunOf(
 	if err != nil {
 		return refuse(fmt.Sprintf("its %s would be refused: %v", program, err), "")
 	}
-	what := manifest.Launched{Procs: req.Job.Procs, MaxRestarts: req.Job.Restart.MaxRestarts}
-	if _, err := strconv.Atoi(what.Procs); err != nil && node.Pod.Accelerators > 0 && what.Procs != "cpu" {
-		what.Procs = strconv.Itoa(node.Pod.Accelerators)
-	}
+	what := manifest.Launched{Procs: counted(req.Job.Procs, node.Pod), MaxRestarts: req.Job.Restart.MaxRestarts}
 	c := req.Job.Command
 	switch c.Kind {
 	case job.Module:

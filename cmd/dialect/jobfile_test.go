@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -255,6 +256,45 @@ func TestJobFileGangOfAnother(t *testing.T) {
 		})
 		if got := req.Job.Hosts.StartTimeout.Seconds(); err != nil || got != want {
 			t.Errorf("%s\nit waits %v s, want %v: %v", text, got, want, err)
+		}
+	}
+}
+
+// muster run in a pod takes the number of workers and of restarts from the variables that the operator sets, unless its
+// own flags say them; so does a rehearsal of the pods.
+func TestJobFileTellsMusterRun(t *testing.T) {
+	t.Parallel()
+	const (
+		pytorch = "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: j}\nspec:\n  %s\n  pytorchReplicaSpecs:\n" +
+			"    Worker: {replicas: 2, restartPolicy: OnFailure, template: {spec: {containers: [{name: pytorch, image: b, command: [%s]}]}}}\n"
+		trainJob = "apiVersion: trainer.kubeflow.org/v1alpha1\nkind: TrainJob\nmetadata: {name: j}\nspec:\n  runtimeRef: {name: torch}\n" +
+			"  trainer: {numNodes: 2, %s command: [%s]}\n"
+	)
+	for _, c := range []struct {
+		file, says, command, procs, procsAt, restarts string
+	}{
+		{pytorch, "nprocPerNode: '8'", "muster, run, --, x", "8", "config f.yaml:5", "1000000000"},
+		{pytorch, "nprocPerNode: '8'", "/usr/local/bin/muster, run, -n, '2', --, x", "2", "config f.yaml:7", "1000000000"},
+		{pytorch, "nprocPerNode: '8'", "muster, run, --max-restarts=5, --, x", "8", "config f.yaml:5", "5"},
+		{
+			pytorch, "elasticPolicy: {minReplicas: 1, maxReplicas: 2, maxRestarts: 3, nProcPerNode: 4}", "muster, run, --, x", "4",
+			"config f.yaml:5", "3",
+		},
+		{pytorch, "elasticPolicy: {maxRestarts: 3}", "muster, run, --max-restarts=5, --, x", "auto", "config f.yaml:5", "5"},
+		{pytorch, "nprocPerNode: '8'", "muster, torchrun, x.py", "1", "config f.yaml:7", "1000000000"}, // torchrun's own workers are 8
+		{trainJob, "numProcPerNode: 8,", "muster, run, --, x", "8", "config f.yaml:6", "0"},
+		{trainJob, "", "muster, run, --, x", "1", "config f.yaml:6", "0"},
+	} {
+		text := fmt.Sprintf(c.file, c.says, c.command)
+		req, err := dialect.Read("run", dialect.Invocation{
+			Argv0: "muster", Args: []string{"-f", "f.yaml", "--hosts", "a,b"},
+			ReadFile: func(string) ([]byte, error) { return []byte(text), nil },
+		})
+		j := &req.Job
+		if at := j.Sources["nproc-per-node"].String(); err != nil || j.Procs != c.procs || at != c.procsAt ||
+			strconv.Itoa(j.Restart.MaxRestarts) != c.restarts {
+			t.Errorf("%s%s workers by %s and %d restarts, want %s by %s and %s: %v", text, j.Procs, at, j.Restart.MaxRestarts,
+				c.procs, c.procsAt, c.restarts, err)
 		}
 	}
 }

@@ -108,7 +108,8 @@ func (l Line) Decode(into any) error {
 type Word struct {
 	Flag, Text string
 	Source     job.Source
-	// Own is set where muster run in a pod's command has the flag: it is stronger than what the file says elsewhere.
+	// Own is set where muster run in a pod's command has the flag, or is told it by torchrun's variable: it is stronger
+	// than what the file says elsewhere.
 	Own bool
 }
 

@@ -17,6 +17,7 @@ func TestLinesAgree(t *testing.T) {
 		debug   = "apiVersion: batch.tensorstack.dev/v1beta1\nkind: %s\nmetadata: {name: j}\nspec: {runMode: {debug: {enabled: true}}, "
 		pytorch = "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: j}\nspec: {"
 		worker  = "pytorchReplicaSpecs: {Worker: {replicas: 2, template: {spec: {containers: [{name: c, command: [x]}]}}}}"
+		musters = "pytorchReplicaSpecs: {Worker: {replicas: 2, template: {spec: {containers: [{name: c, command: [muster, run, --, x]}]}}}}"
 		indexed = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j}\nspec: {completionMode: Indexed, completions: 3, parallelism: 5, " +
 			"template: {spec: {containers: [{name: c, command: [x]}]}}}"
 		noSSH, noDebug = "processes that the launcher starts over ssh do not have", "not run: debug mode runs its own command"
@@ -55,13 +56,36 @@ func TestLinesAgree(t *testing.T) {
 		"workers that are given": {
 			pytorch + "elasticPolicy: {nProcPerNode: 1}, " + worker + "}", map[string]string{"spec.nprocPerNode": ""}, 2,
 		},
+		"workers of muster run": {
+			pytorch + "nprocPerNode: '2', " + musters + "}",
+			map[string]string{"spec.nprocPerNode": "PET_NPROC_PER_NODE of the node's muster run"},
+			2,
+		},
+		"workers that muster run has itself": {
+			pytorch + "elasticPolicy: {nProcPerNode: 1, maxRestarts: 3}, " + strings.Replace(musters, "run,", "run, --nproc-per-node=2,", 1) + "}",
+			map[string]string{
+				"nProcPerNode": "PET_NPROC_PER_NODE of the node's muster run, whose flag --nproc-per-node counts instead",
+				"maxRestarts":  "PET_MAX_RESTARTS of the node's muster run",
+			},
+			2,
+		},
+		"restarts of an elastic job": {
+			pytorch + "elasticPolicy: {minReplicas: 1}, " + strings.Replace(worker, "{replicas", "{restartPolicy: OnFailure, replicas", 1) + "}",
+			map[string]string{"Worker.restartPolicy": "workers of a failed node start anew: --restart-scope node"},
+			2,
+		},
+		"restarts of a job of fixed size": {
+			pytorch + strings.Replace(worker, "{replicas", "{restartPolicy: OnFailure, replicas", 1) + "}",
+			map[string]string{"Worker.restartPolicy": "all workers start anew together"},
+			2,
+		},
 		"more places than work": {
 			indexed, map[string]string{"spec.parallelism": "no more pods than completions", "completions": "3 nodes"}, 3,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f, err := read(c.text, func(o *jobfile.Options) { o.Explain = true })
+			f, err := read(c.text, func(o *jobfile.Options) { o.Explain, o.Run = true, runWords })
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -110,15 +110,14 @@ func pytorchJob(v value) {
 	groups := map[string]*group{}
 	f.port = pytorchPort
 	f.shape.procs = "auto"
-	counted := true
+	var counted, elastic, restarts value
 	procs := func(p value) {
 		if text, ok := p.word(); ok && p.procs(text, "auto", "gpu", "cpu") {
 			f.shape.procs = text
 			p.note(Mapped, "PET_NPROC_PER_NODE of the node's torchrun")
-			counted = false
+			counted = p
 		}
 	}
-	var elastic value
 	low, high := 0, 0
 	replica := func(role string) func(value) {
 		return func(spec value) {
@@ -154,7 +153,7 @@ func pytorchJob(v value) {
 				"nProcPerNode": procs,
 				"maxRestarts": func(n value) {
 					if count, ok := n.count(0); ok {
-						f.shape.restarts = strconv.Itoa(count)
+						f.shape.restarts, restarts = strconv.Itoa(count), n
 						n.note(Mapped, "PET_MAX_RESTARTS of the node's torchrun")
 					}
 				},
@@ -202,9 +201,14 @@ func pytorchJob(v value) {
 			r.pods(*g, v, func(i int) string { return fmt.Sprintf("%s-%s-%d", f.Name, g.role, i) })
 		}
 	}
-	if counted {
-		value{r, v.node, v.path + ".nprocPerNode"}.noteValue(Mapped, "auto",
+	if counted.node == nil {
+		counted = value{r, v.node, v.path + ".nprocPerNode"}
+		counted.noteValue(Mapped, "auto",
 			"not given: PET_NPROC_PER_NODE of the node's torchrun, which counts accelerators, and CPUs where there are none")
+	}
+	counted.told("nproc-per-node", f.shape.procs)
+	if restarts.node != nil {
+		restarts.told("max-restarts", f.shape.restarts)
 	}
 	n := len(f.Pods)
 	f.shape.nnodes = strconv.Itoa(n)
@@ -333,7 +337,7 @@ func trainJob(v value) {
 	r, f := v.r, v.r.file
 	f.port, f.shape.procs = 29500, "auto"
 	g := group{role: "node", n: 1}
-	var trainer value
+	var trainer, counted value
 	v.object(fields{
 		"runtimeRef": func(ref value) {
 			ref.object(fields{
@@ -367,7 +371,7 @@ func trainJob(v value) {
 				"resourcesPerNode": func(res value) { res.resources(&g.template) },
 				"numProcPerNode": func(p value) {
 					if text, ok := p.word(); ok && p.procs(text, "auto", "gpu", "cpu") {
-						f.shape.procs = text
+						f.shape.procs, counted = text, p
 						p.note(Mapped, "PET_NPROC_PER_NODE of the node's torchrun")
 					}
 				},
@@ -390,6 +394,10 @@ func trainJob(v value) {
 		f.shape.procs = "1" // as the runtime does where no accelerator is asked for
 	}
 	r.pods(g, v, func(i int) string { return fmt.Sprintf("%s-node-0-%d", f.Name, i) })
+	if counted.node == nil {
+		counted = trainer
+	}
+	counted.told("nproc-per-node", f.shape.procs)
 	f.shape.nnodes = strconv.Itoa(g.n)
 	f.beside = func(f *File, i int, at Places) []job.Var {
 		return append(f.pet(i, at, true), own("JOB_COMPLETION_INDEX", strconv.Itoa(i)))

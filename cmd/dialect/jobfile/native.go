@@ -58,6 +58,26 @@ func (v value) flagWord(flag string) value {
 	return v
 }
 
+// told takes what the operator tells pods by torchrun's variable for a flag, where they run muster run: it reads the
+// variable unless it has the flag. v is the value that says it, or the one around it where none does.
+func (v value) told(flag, text string) {
+	f := v.r.file
+	if !f.Native {
+		return
+	}
+	reader := "the node's muster run"
+	if slices.ContainsFunc(f.Words, func(w Word) bool { return w.Own && w.Flag == flag }) {
+		reader += ", whose flag --" + flag + " counts instead"
+	} else {
+		f.Words = append(f.Words, Word{Flag: flag, Text: text, Source: v.source(), Own: true})
+	}
+	for i := range f.Lines {
+		if l := &f.Lines[i]; l.Path == v.path {
+			l.As = strings.Replace(l.As, "the node's torchrun", reader, 1)
+		}
+	}
+}
+
 // Plain are the variables of a pod's container whose values stand in the file.
 func (p *Pod) Plain() []job.Var {
 	var list []job.Var

@@ -65,7 +65,11 @@ func (s *rules) settle(def, retried string, extra ...string) {
 			at.setting("retryable-exit-codes", retried)
 		}
 		note := "--restart-policy " + words[policy]
-		if policy != "Never" {
+		switch {
+		case policy == "Never":
+		case at.r.file.shape.elastic:
+			note += ", and the workers of a failed node start anew: --restart-scope node, as the job is elastic"
+		default:
 			note += ", and all workers start anew together: a world of fixed size trains no other way"
 		}
 		at.note(Applied, note)
