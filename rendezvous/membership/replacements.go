@@ -62,7 +62,8 @@ func (l losses) learn(other losses) {
 }
 
 // replaces counts the loss of the node with a rank, where another one has to take its place, and makes v the end of the
-// job where that was one too many. Nodes that wait may take it, but for those in quarantine.
+// job where that was one too many. Nodes that wait may take it, but for those in quarantine, and those that have come
+// since nothing was heard of it: they may be that node, started again at once.
 func (r *roster) replaces(now time.Duration, rank int, v *rendezvous.Verdict) {
 	if r.rankLimit <= 0 {
 		return
@@ -74,7 +75,7 @@ func (r *roster) replaces(now time.Duration, rank int, v *rendezvous.Verdict) {
 		}
 	}
 	for _, s := range r.waiting {
-		if _, ours := r.members[s.rec.Agent]; !ours && !s.shut(now) {
+		if _, ours := r.members[s.rec.Agent]; !ours && !s.shut(now) && s.since <= now-r.patience {
 			left++
 		}
 	}

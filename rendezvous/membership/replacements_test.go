@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"muster/internal/errhint"
 	"muster/rendezvous"
@@ -137,4 +138,28 @@ func TestNoRestartIsLeftForALoss(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRankBackAtOnce: a node is killed, and started again before the others have given it up. It waits then, and is
+// counted as replaced all the same.
+func TestRankBackAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newJob(t, 2, 2)
+		j.cfg.RankLimit = 1
+		j.mustMeetLater(t, func(a, b *agent) {
+			for loss := 1; loss <= 2; loss++ {
+				time.Sleep(10 * time.Second)
+				b.die()
+				time.Sleep(500 * time.Millisecond)
+				b = j.start("b")
+				back := b.begin(t.Context())
+				if v := a.verdict(); (v.Kind == rendezvous.Fail) != (loss == 2) {
+					t.Fatalf("loss %d: %+v", loss, v)
+				} else if loss == 1 {
+					meet(t.Context(), a)
+					<-back
+				}
+			}
+		})
+	})
 }
