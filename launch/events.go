@@ -180,7 +180,7 @@ func (s *Steering) workerEvent(kind control.EventType, w *worker) control.Event 
 
 // asked records that somebody has asked for something.
 func (s *Steering) asked(r control.Request) {
-	s.log.Warn().Int("uid", r.By.UID).Int("pid", r.By.PID).Msg("asked to " + r.String())
+	r.Log(&s.log)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.event(r.What)

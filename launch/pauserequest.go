@@ -61,7 +61,7 @@ func (s *Steering) awayLocked() error {
 		return nil
 	}
 	return errhint.Code(errhint.With(fmt.Errorf("node %s takes part in no round now (%s)", s.plan.Hostname, s.status.Phase),
-		"try again, or on a node whose workers run"), errhint.TryAgain)
+		"try again, or ask a node whose workers run, where there is one"), errhint.TryAgain)
 }
 
 // InRound reports why this node takes part in no round now, nil where it does.

@@ -65,7 +65,8 @@ const ExitStatusHelp = `EXIT STATUS
   80        this node was judged faulty
   81        this node was excluded as a straggler
   82        a check failed or could not be run, and nobody can be blamed
-  93        do not restart this job: an elastic job was reset as often as it may be
+  93        do not restart this job: its restarts bring it no further (--crash-loop), or
+            an elastic job was reset as often as it may be
   124       deadline reached
   125       internal error of muster, or processes that could not be killed
   126, 127  command not executable, not found

@@ -382,7 +382,7 @@ func ownSettings(w *ownWords) []option {
 		},
 		{
 			name: "status-file", word: &w.StatusFile, frequent: true, inside: insidePod, arg: "FILE", group: groupMuster, anywhere: true,
-			use:  use{notSimulated},
+			use:  use{noStatusOfEach},
 			help: "Keep the job's state in FILE as JSON.",
 			set:  func(r *Request, text string) error { r.Job.StatusFile = text; return nil },
 		},

@@ -80,6 +80,8 @@ var (
 	notSimulated = condition{
 		"on simulated nodes", "leave it out", func(r *Request, _ *ownWords) bool { return r.SimulateNodes == 0 },
 	}
+	noStatusOfEach = condition{notSimulated.lack, "leave it out: muster status -o json says the same of all nodes", notSimulated.met}
+
 	faked    = when("without a fake accelerator", "give --accelerator fake:FILE", func(job *job.Job) bool { return job.Fake != "" })
 	warmable = when("in a job that is not restarted", "give --max-restarts, or --warm auto for the first start, too",
 		func(job *job.Job) bool {

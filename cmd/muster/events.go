@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -79,7 +78,7 @@ func (a *app) showPast(runs []history.Run, json bool) error {
 		write(&found[i])
 	}
 	if runs[0].Died && !json {
-		say(a.stderr, "its muster died, and was last heard of at %s\n", runs[0].Ended.Local().Format(time.DateTime))
+		say(a.stderr, "%s\n", runs[0].When())
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -58,6 +59,9 @@ job alone. ID may be a unique beginning of a run id, or the pid of a muster; DIR
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
+			case !cmd.Flags().Changed("rank") && namesRank(args[1:]):
+				return errhint.With(errhint.Usagef("%q stands in front of --rank, and is taken for the command", args[0]),
+					"the job is named by --run-id: muster exec --run-id JOB --rank 0 -- COMMAND")
 			case !cmd.Flags().Changed("rank"):
 				return errhint.With(errhint.Usagef("there is no --rank"), "name one of the job's, such as --rank 0")
 			case attempt < 0:
@@ -86,6 +90,16 @@ job alone. ID may be a unique beginning of a run id, or the pid of a muster; DIR
 	cmd.Flags().StringVar(&runID, "run-id", "", "name of the job")
 	cmd.Flags().StringVar(&dir, "dir", "", "run directory of the job")
 	return cmd
+}
+
+// namesRank reports whether words up to -- have the flag --rank.
+func namesRank(words []string) bool {
+	for _, word := range words {
+		if name, _, _ := strings.Cut(word, "="); word == "--" || name == "--rank" {
+			return name == "--rank"
+		}
+	}
+	return false
 }
 
 // execFar runs a command in the place of a rank on another node. It has a terminal where this one has.
@@ -171,7 +185,7 @@ func (a *app) findRank(ctx context.Context, w control.ExecWanted, runID, dir str
 	if described, debugErr := launch.FindDebugRank(m, dir, runID, w.Rank); debugErr == nil {
 		return described, nil, nil
 	}
-	return launch.DebugRank{}, nil, err
+	return launch.DebugRank{}, nil, a.sayEnded(runID, err)
 }
 
 // enter becomes the command args in the place of a rank.

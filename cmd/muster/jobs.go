@@ -111,6 +111,29 @@ func (a *app) pickJob(ctx context.Context, args []string) (control.Found, []cont
 	return job, control.Parts(found, job), err
 }
 
+// runningJob is jobAt for what only a job that runs can do: of one that has ended the error says so.
+func (a *app) runningJob(ctx context.Context, f *pageFlags, args []string) (control.Found, []control.Found, error) {
+	job, parts, err := a.jobAt(ctx, f, args)
+	if f.at == "" {
+		err = a.hintAtLast(args, a.sayEnded(strings.Join(args, ""), err))
+	}
+	return job, parts, err
+}
+
+// sayEnded says in the place of err, that no job which runs has this name, when and how the job with it has ended.
+func (a *app) sayEnded(name string, err error) error {
+	if !errors.Is(err, control.ErrNoMatch) {
+		return err
+	}
+	runs, otherErr := a.endedAs(name, err)
+	if otherErr != nil {
+		return otherErr
+	}
+	id := printable.Output(runs[0].Status.RunID)
+	return errhint.With(errhint.Usagef("job %s runs no more: %s", id, runs[0].How()),
+		fmt.Sprintf("muster status %s shows how it stood last, muster events %s what has happened", id, id))
+}
+
 // ended is what is kept of the job that the arguments name, where err says that no such job runs here.
 func (a *app) ended(args []string, err error) ([]history.Run, error) {
 	if len(args) == 0 || errhint.CodeOf(err) != errhint.Usage {

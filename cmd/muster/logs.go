@@ -68,6 +68,7 @@ func (a *app) endedLogs(args []string, err error) error {
 		return otherErr
 	}
 	d := &runs[0].Status
-	return errhint.With(errhint.Usagef("job %s has ended, and muster logs reads the files of jobs that run", printable.Output(d.RunID)),
+	return errhint.With(errhint.Usagef("job %s runs no more, and muster logs reads the files of jobs that run: %s",
+		printable.Output(d.RunID), runs[0].How()),
 		"its workers' output: "+printable.Output(cmp.Or(d.Logs, "nobody has kept where it is")))
 }

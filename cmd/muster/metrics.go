@@ -22,7 +22,7 @@ too, as far as they have told of themselves.
 		Annotations: map[string]string{exitAnnotation: jobsStatus},
 		Args:        oneJob,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			job, _, err := a.jobAt(cmd.Context(), page, args)
+			job, _, err := a.runningJob(cmd.Context(), page, args)
 			if err != nil {
 				return err
 			}

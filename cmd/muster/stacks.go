@@ -41,7 +41,7 @@ for flame graphs read it, .pb.gz is for pprof, .txt the same text as is shown.
 			if form == nil {
 				return errhint.Usagef("--out %s: give a name that ends with .txt, .folded, .svg or .pb.gz", out)
 			}
-			job, parts, err := a.pickJob(cmd.Context(), args)
+			job, parts, err := a.runningJob(cmd.Context(), &pageFlags{}, args)
 			if err != nil {
 				return err
 			}
@@ -94,7 +94,7 @@ the job was started with --stacks on or --hang-timeout (docs/hangs.md).
 			if output != "" && output != asJSON {
 				return errhint.Usagef("-o %q: the only other form is json", output)
 			}
-			job, parts, err := a.pickJob(cmd.Context(), args)
+			job, parts, err := a.runningJob(cmd.Context(), &pageFlags{}, args)
 			if err != nil {
 				return err
 			}

@@ -82,11 +82,7 @@ muster was killed: name it by its run id.
 
 // showEnded shows how a job stood last that has ended.
 func (a *app) showEnded(r *history.Run, output string) error {
-	if r.Died {
-		say(a.stderr, "its muster died, and was last heard of at %s\n", r.Ended.Local().Format(time.DateTime))
-	} else {
-		say(a.stderr, "it has ended at %s\n", r.Ended.Local().Format(time.DateTime))
-	}
+	say(a.stderr, "%s\n", r.When())
 	return writeStatus(a.stdout, control.Answer{Status: r.Status, Muster: r.Muster}, output, *r.Ended)
 }
 

@@ -57,7 +57,7 @@ a new round. No restart is counted, so that --max-restarts is not used up.
 
 // steer asks the job that the arguments name for a change, and prints what follows.
 func (a *app) steer(ctx context.Context, page *pageFlags, args []string, r control.Request) error {
-	job, _, err := a.jobAt(ctx, page, args)
+	job, _, err := a.runningJob(ctx, page, args)
 	if err != nil {
 		return err
 	}

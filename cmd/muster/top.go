@@ -36,7 +36,7 @@ scroll. Where standard output is no terminal it is written once.
 			if every < 100*time.Millisecond {
 				return errhint.Usagef("--every %v: give at least 100ms", every)
 			}
-			job, _, err := a.jobAt(cmd.Context(), page, args)
+			job, _, err := a.runningJob(cmd.Context(), page, args)
 			if err != nil {
 				return err
 			}

@@ -205,7 +205,7 @@ func pick(found []Found, name, where string) (Found, error) {
 		hint = "these run: " + strings.Join(names(alive), ", ")
 	}
 	if name != "" {
-		return Found{}, errhint.With(errhint.Usagef("no job that runs here matches %q: it was looked for in %s", name, where), hint)
+		return Found{}, errhint.With(errhint.Usagef("%w %q: it was looked for in %s", ErrNoMatch, name, where), hint)
 	}
 	return Found{}, errhint.With(errhint.Usagef("%w: it was looked for in %s", ErrNoJob, where), hint)
 }
@@ -228,6 +228,9 @@ func (f *Found) within(other *Found, found []Found) bool {
 
 // ErrNoJob is why Pick chooses none where none was named, and none runs.
 var ErrNoJob = errors.New("no job of yours runs here")
+
+// ErrNoMatch is why Pick chooses none where one was named.
+var ErrNoMatch = errors.New("no job that runs here matches")
 
 // unanswered is why a directory that was chosen cannot be asked.
 func unanswered(f *Found) error {

@@ -4,7 +4,10 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"muster/internal/printable"
+	"muster/internal/wording"
 	"muster/launch/job"
 )
 
@@ -71,11 +74,22 @@ func (r *Request) String() string {
 	case RestartRequested:
 		return "restart the workers"
 	case ScaleRequested:
-		return fmt.Sprintf("scale the job to %d nodes", r.Nodes)
+		return "scale the job to " + wording.Plural(r.Nodes, "node")
 	case KillRequested:
 		return "rehearse the loss of node " + printable.Output(r.Node)
 	}
 	return r.Verb() + " the job"
+}
+
+// Log writes that it was asked for, and by whom: a process in another PID namespace has no number here.
+func (r *Request) Log(log *zerolog.Logger) {
+	e := log.Warn().Int("uid", r.By.UID)
+	if outside := r.By.PID == 0 && r.By.Address == "" && r.By.Node == ""; outside {
+		e.Str("from", "a process outside of this container")
+	} else {
+		e.Int("pid", r.By.PID)
+	}
+	e.Msg("asked to " + r.String())
 }
 
 // Stopping says what follows of a request to stop a job whose workers have a time to end; again says that it was asked

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rs/zerolog"
 )
 
 // TestStopping: what follows of a stop depends on whether there is grace, and whether it was asked for before.
@@ -16,6 +18,19 @@ func TestStopping(t *testing.T) {
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q lacks %q", got, want)
+		}
+	}
+}
+
+// TestRequestLogged: a process of another PID namespace, which has the number 0 here, is not named by it.
+func TestRequestLogged(t *testing.T) {
+	t.Parallel()
+	for pid, want := range map[int]string{0: `"from":"a process outside of this container"`, 7: `"pid":7`} {
+		var said strings.Builder
+		log := zerolog.New(&said)
+		r := Request{What: ScaleRequested, By: Peer{PID: pid}, Wanted: Wanted{Nodes: 1}}
+		if r.Log(&log); !strings.Contains(said.String(), want) || !strings.Contains(said.String(), "asked to scale the job to 1 node\"") {
+			t.Errorf("process %d: %s", pid, said.String())
 		}
 	}
 }

@@ -304,7 +304,7 @@ func (h *hostServed) Events() *control.Events { return &h.events }
 
 // Asked implements control.Served.
 func (h *hostServed) Asked(r control.Request) {
-	h.set.log.Warn().Int("uid", r.By.UID).Int("pid", r.By.PID).Msg("asked to " + r.String())
+	r.Log(&h.set.log)
 }
 
 // Do implements control.Served.

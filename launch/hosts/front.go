@@ -193,7 +193,7 @@ func (f *front) Events() *control.Events { return f.config.Events }
 // Asked implements control.Served.
 func (f *front) Asked(r control.Request) {
 	f.config.Events.Add(control.Event{Type: r.What, RunID: f.config.RunID, By: &r.By})
-	f.config.Log.Warn().Int("uid", r.By.UID).Int("pid", r.By.PID).Msg("asked to " + r.String())
+	r.Log(&f.config.Log)
 }
 
 // Do implements control.Served: a launcher stops its job itself, and has its nodes do all else.

@@ -35,6 +35,24 @@ func TestLastJobIsMeant(t *testing.T) {
 	}
 }
 
+// Who names a job that has ended to a command for jobs that run is told when and how it has ended.
+func TestEndedJobIsNamed(t *testing.T) {
+	t.Parallel()
+	env, logs := []string{"XDG_RUNTIME_DIR=" + t.TempDir()}, t.TempDir()
+	drive.Run(t, env, "run", "--run-id", "over-1", "-n", "1", "--log-dir", logs, "--", "sh", "-c", "exit 3")
+	for _, args := range [][]string{
+		{"stop"}, {"restart"}, {"pause"}, {"resume"}, {"metrics"}, {"diagnose"}, {"stacks"}, {"top"}, {"scale", "2"}, {"kill-node", "0"},
+	} {
+		drive.Run(t, env, append(args, "over")...).Expect(t, 2, "job over-1 runs no more: it has ended at ",
+			" with status 3, WorkerFailed", "muster status over-1 shows how it stood last")
+	}
+	drive.Run(t, env, "logs", "over-1").Expect(t, 2, " with status 3, WorkerFailed", "its workers' output: "+logs)
+	drive.Run(t, env, "exec", "--run-id", "over-1", "--rank", "0", "--", "true").Expect(t, 2, " with status 3, WorkerFailed")
+	drive.Run(t, env, "exec", "over-1", "--rank", "0", "--", "true").Expect(t, 2,
+		`"over-1" stands in front of --rank`, "the job is named by --run-id: muster exec --run-id JOB --rank 0 -- COMMAND")
+	drive.Run(t, env, "stop", "never").Expect(t, 2, `no job that runs here matches "never"`)
+}
+
 // Who looks on while a muster is killed is told where to look then, and not that the job has ended: it may go on elsewhere.
 func TestWatchedMusterDies(t *testing.T) {
 	t.Parallel()

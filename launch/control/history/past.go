@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"maps"
@@ -89,6 +90,28 @@ func look(dir string) (r Run, over bool) {
 		r.Died, r.Ended = true, &at
 	}
 	return r, !lives
+}
+
+// When says for people that the job has ended, and when.
+func (r *Run) When() string {
+	at := r.Ended.Local().Format(time.DateTime)
+	if r.Died {
+		return "its muster died, and was last heard of at " + at
+	}
+	return "it has ended at " + at
+}
+
+// How says for people when and how the job has ended.
+func (r *Run) How() string {
+	d := &r.Status
+	if r.Died || d.ExitStatus == nil {
+		return r.When()
+	}
+	how := fmt.Sprintf("%s with status %d", r.When(), *d.ExitStatus)
+	if d.Reason != "" {
+		how += ", " + string(d.Reason)
+	}
+	return how
 }
 
 // expired reports whether a history need not be kept any more.
