@@ -73,6 +73,21 @@ func TestLaunched(t *testing.T) {
 	}
 }
 
+// TestConvertedBy: a file names the command that has written it.
+func TestConvertedBy(t *testing.T) {
+	t.Parallel()
+	req := read(t, torchJob, `[torchrun, train.py]`)
+	what, err := Launched(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, _ := manifest.Convert(req.File, "slurm", what)
+	const want = "# Written by muster convert --to slurm: 2 nodes with 4 workers each."
+	if text := string(manifest.Write(s)); !strings.Contains(text, want) {
+		t.Errorf("the file lacks %q:\n%.200s", want, text)
+	}
+}
+
 // TestLaunchedRefuses: a command that is not taken apart is refused with its line, and with what to do.
 func TestLaunchedRefuses(t *testing.T) {
 	t.Parallel()

@@ -266,7 +266,8 @@ func TestJobFileTellsMusterRun(t *testing.T) {
 	t.Parallel()
 	const (
 		pytorch = "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: j}\nspec:\n  %s\n  pytorchReplicaSpecs:\n" +
-			"    Worker: {replicas: 2, restartPolicy: OnFailure, template: {spec: {containers: [{name: pytorch, image: b, command: [%s]}]}}}\n"
+			"    Worker: {replicas: 2, restartPolicy: OnFailure, " +
+			"template: {spec: {containers: [{name: pytorch, image: b, command: [%s]}]}}}\n"
 		trainJob = "apiVersion: trainer.kubeflow.org/v1alpha1\nkind: TrainJob\nmetadata: {name: j}\nspec:\n  runtimeRef: {name: torch}\n" +
 			"  trainer: {numNodes: 2, %s command: [%s]}\n"
 	)

@@ -70,6 +70,7 @@ func Convert(f *jobfile.File, kind string, what Launched) (Spec, []Left) {
 	c := converter{file: f, from: map[string]jobfile.Line{}, flagged: map[string]string{}, spec: Spec{
 		Kind: kind, Name: nameOf(f.Name), Nodes: len(f.Pods), Procs: what.Procs, Command: what.Command, MaxRestarts: what.MaxRestarts,
 		Accelerator: "nvidia.com/gpu", SharedMemory: "16Gi", Notice: 30 * time.Second, Grace: 30 * time.Second, BackoffLimit: 1,
+		Converted: true,
 	}}
 	c.pods()
 	c.exported(what)

@@ -11,7 +11,11 @@ func (s *Spec) head(start string) string {
 	if n, err := strconv.Atoi(s.Procs); err == nil {
 		workers = plural(n, "worker")
 	}
-	return fmt.Sprintf("Written by muster manifest %s: %s with %s each. %s", s.Kind, plural(s.Nodes, "node"), workers, start)
+	by := "manifest " + s.Kind
+	if s.Converted {
+		by = "convert --to " + s.Kind
+	}
+	return fmt.Sprintf("Written by muster %s: %s with %s each. %s", by, plural(s.Nodes, "node"), workers, start)
 }
 
 const startText = "Start it by kubectl apply -f; muster explain tells what becomes of its lines here, muster run -f rehearses it."

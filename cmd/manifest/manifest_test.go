@@ -238,6 +238,26 @@ func TestCheckRefuses(t *testing.T) {
 	}
 }
 
+// TestDevices: of a node's devices the file says what its command does with them.
+func TestDevices(t *testing.T) {
+	t.Parallel()
+	s := plain("pytorchjob")
+	for _, c := range []struct {
+		flags []string
+		want  string
+	}{
+		{nil, "each worker sees all, and takes that of its local"}, // the comment may go on in a next line
+		{[]string{"--isolate-devices=false"}, "each worker sees all, and takes that of its local"},
+		{[]string{"--isolate-devices"}, "muster gives each worker its own."},
+		{[]string{"--join-timeout=20m", "--isolate-devices=true"}, "muster gives each worker its own."},
+	} {
+		s.Flags = c.flags
+		if text := manifest.Write(s); !bytes.Contains(text, []byte("# Devices of the node")) || !bytes.Contains(text, []byte(c.want)) {
+			t.Errorf("%q: the file lacks %q:\n%s", c.flags, c.want, text)
+		}
+	}
+}
+
 // The script is one that bash reads, also with words that mean something to it.
 func TestSlurmSyntax(t *testing.T) {
 	t.Parallel()

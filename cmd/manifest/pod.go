@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -126,6 +127,9 @@ func (s *Spec) env(more []field) list {
 	return l
 }
 
+// isolate is the flag of muster run by which each worker sees only its own devices.
+const isolate = "--isolate-devices"
+
 func (s *Spec) resources() object {
 	var limits object
 	if s.CPU != "" {
@@ -135,7 +139,11 @@ func (s *Spec) resources() object {
 		limits = append(limits, field{"memory", s.memory(), "What lies in /dev/shm counts as well."})
 	}
 	if s.Accelerators > 0 {
-		limits = append(limits, field{s.Accelerator, s.Accelerators, "Devices of the node; muster gives each worker its own."})
+		why := "Devices of the node: each worker sees all, and takes that of its local rank."
+		if slices.ContainsFunc(s.Flags, func(f string) bool { return f == isolate || f == isolate+"=true" }) {
+			why = "Devices of the node; muster gives each worker its own."
+		}
+		limits = append(limits, field{s.Accelerator, s.Accelerators, why})
 	}
 	if name, n, ok := s.rdma(); ok {
 		limits = append(limits, field{name, n, "RDMA devices, as the cluster's device plugin names them."})

@@ -62,6 +62,8 @@ type Spec struct {
 	Flags []string
 	// Command is what workers run.
 	Command []string
+	// Converted is set where Convert has read the job from a file of another kind.
+	Converted bool
 }
 
 // Gangs are those that start all pods of a job together.

@@ -62,7 +62,8 @@ func TestLinesAgree(t *testing.T) {
 			2,
 		},
 		"workers that muster run has itself": {
-			pytorch + "elasticPolicy: {nProcPerNode: 1, maxRestarts: 3}, " + strings.Replace(musters, "run,", "run, --nproc-per-node=2,", 1) + "}",
+			pytorch + "elasticPolicy: {nProcPerNode: 1, maxRestarts: 3}, " +
+				strings.Replace(musters, "run,", "run, --nproc-per-node=2,", 1) + "}",
 			map[string]string{
 				"nProcPerNode": "PET_NPROC_PER_NODE of the node's muster run, whose flag --nproc-per-node counts instead",
 				"maxRestarts":  "PET_MAX_RESTARTS of the node's muster run",
@@ -70,7 +71,8 @@ func TestLinesAgree(t *testing.T) {
 			2,
 		},
 		"restarts of an elastic job": {
-			pytorch + "elasticPolicy: {minReplicas: 1}, " + strings.Replace(worker, "{replicas", "{restartPolicy: OnFailure, replicas", 1) + "}",
+			pytorch + "elasticPolicy: {minReplicas: 1}, " +
+				strings.Replace(worker, "{replicas", "{restartPolicy: OnFailure, replicas", 1) + "}",
 			map[string]string{"Worker.restartPolicy": "workers of a failed node start anew: --restart-scope node"},
 			2,
 		},
