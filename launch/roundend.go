@@ -276,6 +276,7 @@ func (a *Agent) conclude(ctx context.Context, g *WorkerGroup, d policy.Decision)
 		d.Status = a.agree(ctx, max(d.Status, 1))
 	case d.Verdict == policy.Succeed:
 		o.Unsaved = a.drainCheckpoints(ctx)
+		a.tellUntaken(g)
 	default:
 	}
 	for _, w := range g.workers {
@@ -283,6 +284,32 @@ func (a *Agent) conclude(ctx context.Context, g *WorkerGroup, d policy.Decision)
 	}
 	a.events.Agent("SUCCEEDED", &g.round, g.restarts, 0)
 	return a.finish(ctx, o, d), nil
+}
+
+// tellUntaken names the faults of a rehearsal that no worker has obeyed, though all went well: nothing was rehearsed then.
+func (a *Agent) tellUntaken(g *WorkerGroup) {
+	if len(g.attempts) > 1 {
+		return // who was started again in this round may have obeyed one before
+	}
+	for _, fault := range a.Plan.Untaken(g.round.Number, func(localRank, seconds int) bool {
+		had := false
+		for i, w := range g.workers {
+			if localRank >= 0 && i != localRank {
+				continue
+			}
+			e := w.proc.Exit()
+			if w.stopped || e.Status() != 0 || e.Ended.Sub(e.Started) < time.Duration(seconds)*time.Second {
+				return false
+			}
+			had = true
+		}
+		return had
+	}) {
+		a.Log.Warn().Str("fault", fault).Int("round", g.round.Number).Str("node", a.Plan.Hostname).
+			Str("hint", "workers obey MUSTER_FAKE_FAULT themselves: examples/digits/faults.py does it in two lines of a script "+
+				"(docs/fake-accelerator.md)").
+			Msg("the rehearsal has a fault that no worker has obeyed: nothing failed")
+	}
 }
 
 // tellKilled names the workers that did not end when muster asked them to.

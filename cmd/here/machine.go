@@ -78,7 +78,7 @@ func (h *Here) Machine(j job.Job, log zerolog.Logger) (plan.Machine, error) {
 			log.Warn().Str("spec", fake.Path()).Msg("the spec says something of networks, which nobody looks at: " +
 				"nodes probe each other only in their check (--network-check), and with a token (--token-file)")
 		}
-		m.DeviceEnv, m.RoundEnv = fake.Env(), fake.RoundEnv
+		m.DeviceEnv, m.RoundEnv, m.Untaken = fake.Env(), fake.RoundEnv, fake.Untaken
 		rehearsed = fake
 		near, lookup = fake.Root(root), fake.Lookup(seen)
 		find = func() accel.Inventory { return fake.Detect(root, seen) }

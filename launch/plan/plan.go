@@ -40,6 +40,9 @@ type Machine struct {
 	DeviceEnv map[string]string
 	// RoundEnv are more of them, which may be others in each round; nil for none.
 	RoundEnv func(round int) map[string]string
+	// Untaken says for people which faults of a rehearsal no worker of a round has obeyed; nil: none is planned. well
+	// reports whether the process of a local rank, -1 for all, has ended well, and after so many seconds.
+	Untaken func(round int, runDir string, well func(localRank, seconds int) bool) []string
 	// AssignDevices returns the variables by which workers see their accelerators, for so many workers, counted by the
 	// word procs or given as a number; nil for a machine without any. It is called before BindWorkers. It has taken
 	// what Job.Lookup finds into account: its variables win over Env.Set and NodeEnv.
@@ -108,6 +111,7 @@ type Plan struct {
 	deviceEnv map[string]string
 	devices   DeviceVars
 	roundEnv  func(round int) map[string]string
+	untaken   func(round int, runDir string, well func(localRank, seconds int) bool) []string
 	deviceUse DeviceWatch
 	// accelerators is how many of them the workers would see, counted where EnvRules.Profile tells of them; -1: not known.
 	accelerators int
@@ -125,7 +129,7 @@ type Plan struct {
 func New(j job.Job, m Machine) (*Plan, error) {
 	p := &Plan{
 		Job: j, Dir: m.Dir, TempDir: m.TempDir, Hostname: m.Hostname, RunID: j.RunID, agentID: strings.ToLower(rand.Text()[:12]),
-		deviceEnv: m.DeviceEnv, roundEnv: m.RoundEnv, deviceUse: m.DeviceUse, token: m.Token, CacheDir: m.CacheDir,
+		deviceEnv: m.DeviceEnv, roundEnv: m.RoundEnv, untaken: m.Untaken, deviceUse: m.DeviceUse, token: m.Token, CacheDir: m.CacheDir,
 	}
 	p.runIDFrom = p.source("rdzv-id")
 	if s := p.source("run-id"); s.Kind != job.FromDefault {
@@ -346,6 +350,14 @@ func signalNames(signals []syscall.Signal) string {
 		names[i] = unix.SignalName(s)
 	}
 	return strings.Join(names, ",")
+}
+
+// Untaken says which faults of a rehearsal no worker of a round has obeyed.
+func (p *Plan) Untaken(round int, well func(localRank, seconds int) bool) []string {
+	if p.untaken == nil {
+		return nil
+	}
+	return p.untaken(round, p.RunDir, well)
 }
 
 // OpenRunDir makes the run directory, and says where it lies if that is not where a variable has it.

@@ -51,6 +51,30 @@ for step in range(1, int(sys.argv[1]) + 1):
 		append(args, "--", bare(t), trainer, steps)...)
 }
 
+// TestFaultNotObeyed: who has planned a fault that no worker obeys is told that nothing was rehearsed.
+func TestFaultNotObeyed(t *testing.T) {
+	t.Parallel()
+	spec := filepath.Join(t.TempDir(), "spec.yaml")
+	if err := os.WriteFile(spec, []byte(`version: 1
+defaults: {count: 2}
+nodes:
+  node-1:
+    faults:
+      - {kind: crash, local_rank: 1, after_s: 1, attempts: [0]}
+      - {kind: hang, after_s: 3600}
+      - {kind: crash, local_rank: 7}
+      - {kind: crash, attempts: [1]}
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := drive.Run(t, nil, "run", "--accelerator", "fake:"+spec, "--simulate-nodes", "2", "-n", "gpu", "--", "sleep", "1.5")
+	got.Expect(t, 0, "the rehearsal has a fault that no worker has obeyed: nothing failed", "crash of local rank 1 after 1 s",
+		"workers obey MUSTER_FAKE_FAULT themselves")
+	if n := strings.Count(got.Stderr, "no worker has obeyed"); n != 1 {
+		t.Errorf("%d warnings\n%s", n, got.Stderr)
+	}
+}
+
 // TestRehearsedCrash has a worker of node-1 crash at a step, in the attempts that the spec names and in no other.
 func TestRehearsedCrash(t *testing.T) {
 	const spec = `version: 1

@@ -3,6 +3,8 @@ package rehearsal
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 
 	"go.yaml.in/yaml/v3"
@@ -96,6 +98,34 @@ func (f *Fake) RoundEnv(round int) map[string]string {
 		panic("internal error: cannot encode faults: " + err.Error()) // there are neither NaNs nor cycles
 	}
 	return map[string]string{faultVariable: string(text)}
+}
+
+// Untaken says for people which faults of a round no worker has obeyed, of those that end a worker or have it stand still.
+// well reports whether the process of a local rank, -1 for all, has ended well, and after so many seconds; runDir is
+// where one that has a fault of which there is one leaves a file.
+func (f *Fake) Untaken(round int, runDir string, well func(localRank, seconds int) bool) (said []string) {
+	for _, x := range f.At(round).JobFaults() {
+		if x.Kind == "slow-node" || x.In == inCheck || !well(x.LocalRank, x.AfterS) {
+			continue
+		}
+		if x.Once != "" {
+			if _, err := os.Stat(filepath.Join(runDir, x.Once)); err == nil {
+				continue
+			}
+		}
+		text := fmt.Sprintf("%s of local rank %d", x.Kind, x.LocalRank)
+		if x.LocalRank < 0 {
+			text = x.Kind + " of all local ranks"
+		}
+		if x.AfterS > 0 {
+			text += fmt.Sprintf(" after %d s", x.AfterS)
+		}
+		if x.AfterStep > 0 {
+			text += fmt.Sprintf(" after step %d", x.AfterStep)
+		}
+		said = append(said, text)
+	}
+	return said
 }
 
 // NoTorch reports whether the check program is to find no torch.
