@@ -235,9 +235,10 @@ type simulation struct {
 	log     io.Writer // takes the nodes' logs
 	environ func(i int) []string
 	ends    chan *simulatedNode // each that has ended
-	wg      sync.WaitGroup      // readers of their output
+	wg      sync.WaitGroup      // those who show their output, and their end behind it
 	mu      sync.Mutex          // held while a line is shown
 	tooFew  bool                // fewer nodes were left than a round needs
+	lost    bool                // all nodes were killed that could have said how the job ended
 	told    simulatedStatus
 
 	nodesMu sync.Mutex
@@ -312,11 +313,17 @@ func (s *simulation) startLocked(i int) (err error) {
 	if err != nil {
 		return fmt.Errorf("cannot start node %s: %w", SimulatedName(i), err)
 	}
+	var shown sync.WaitGroup
 	for k, to := range []*os.File{s.config.Stdout, s.config.Stderr} {
-		s.wg.Go(func() { s.show(pipes.Ours[k], to, SimulatedName(i)) })
+		shown.Go(func() { s.show(pipes.Ours[k], to, SimulatedName(i)) })
 	}
 	n := &simulatedNode{Process: p, index: i}
 	s.nodes = append(s.nodes, n)
+	s.wg.Go(func() {
+		<-p.Done()
+		shown.Wait()
+		s.tellEnd(n)
+	})
 	go func() {
 		<-p.Done()
 		s.ends <- n
@@ -438,34 +445,60 @@ func leaves(status int) bool {
 	return status == errhint.Faulty || status == errhint.Straggler || status == errhint.Undecided
 }
 
-// outcome is the status of the job: that of a node which has succeeded, else of the first one that the job itself
-// ended.
+// outcome is the status of the job: that of a node which has succeeded, else of the first one that has said how the job
+// itself ended.
 func (s *simulation) outcome() error {
-	status := errhint.OK
-	succeeded, decided := false, false // decided: the status is not that of a node that left
+	status, word := errhint.OK, wordNone
 	for _, node := range s.started() {
-		n := node.Exit().Status()
-		level := zerolog.InfoLevel
-		if n == errhint.OK {
-			level = zerolog.DebugLevel
+		if node.left {
+			continue
 		}
-		ended := zerolog.New(s.log).Level(s.config.Log.GetLevel()).With().Timestamp().Str(logtext.NodeKey,
-			SimulatedName(node.index)).Logger()
-		ended.WithLevel(level).Int("exit_code", n).Msg("simulated node has ended")
-		left := leaves(n)
-		switch {
-		case node.left:
-		case n == errhint.OK:
-			succeeded = true
-		case status == errhint.OK || !left && !decided:
-			status, decided = n, !left
+		n := node.Exit().Status()
+		if n == errhint.OK {
+			return nil
+		}
+		if of := node.word(); of > word {
+			status, word = n, of
 		}
 	}
 	switch {
-	case succeeded || status == errhint.OK:
+	case word == wordNone:
 		return nil
 	case s.tooFew:
 		status = errhint.TryAgain
 	}
+	s.lost = word == wordLost
 	return errhint.StatusError(status)
+}
+
+// nodeWord is what the exit status of a node that has not succeeded says of the job, the least first.
+type nodeWord int
+
+const (
+	wordNone nodeWord = iota
+	wordLost          // it was killed, as by muster kill-node: nothing
+	wordLeft          // a check has sent it away, or the others went on without it
+	wordJob           // how the job has ended
+)
+
+func (n *simulatedNode) word() nodeWord {
+	switch status := n.Exit().Status(); {
+	case n.Exit().Signal != 0:
+		return wordLost
+	case leaves(status) || status == errhint.TryAgain:
+		return wordLeft
+	}
+	return wordJob
+}
+
+// tellEnd says with which status a node has ended.
+func (s *simulation) tellEnd(n *simulatedNode) {
+	level, status := zerolog.InfoLevel, n.Exit().Status()
+	if status == errhint.OK {
+		level = zerolog.DebugLevel
+	}
+	log := zerolog.New(s.log).Level(s.config.Log.GetLevel()).With().Timestamp().Str(logtext.NodeKey, SimulatedName(n.index)).Logger()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	log.WithLevel(level).Int("exit_code", status).Msg("simulated node has ended")
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"muster/internal/errhint"
@@ -134,7 +133,7 @@ func (s *simulation) over(ctx context.Context, err error) {
 		o.Reason = job.ReasonNotMet
 	case o.Status == errhint.Usage:
 		o.Reason = job.ReasonRefused
-	case o.Status == errhint.Internal || o.Status == errhint.FromSignal(int(syscall.SIGKILL)) && s.killed():
+	case o.Status == errhint.Internal || s.lost:
 		o.Reason = job.ReasonInternal
 	default:
 		o.Reason = job.ReasonWorkerFailed
@@ -143,9 +142,4 @@ func (s *simulation) over(ctx context.Context, err error) {
 		Version: 1, RunID: simulatedID(s.config.Job), Name: s.config.Job.Command.Name, Nodes: s.config.Nodes,
 		Tasks: []report.Task{}, Conditions: []report.Condition{},
 	}, o)
-}
-
-// killed reports whether a signal has ended one of the nodes.
-func (s *simulation) killed() bool {
-	return slices.ContainsFunc(s.started(), func(n *simulatedNode) bool { return !n.runs() && n.Exit().Signal != 0 })
 }
