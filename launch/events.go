@@ -123,9 +123,15 @@ func nodeChange(v rendezvous.Verdict) (control.EventType, bool) {
 
 // changedNodes says that a round ends because nodes came or went.
 func (s *Steering) changedNodes(v rendezvous.Verdict) {
-	if kind, is := nodeChange(v); is {
-		s.happened(kind, func(e *control.Event) { e.Subject, e.Reason, e.Message = v.Node, job.Reason(v.Reason), v.Message })
+	kind, is := nodeChange(v)
+	if !is {
+		return
 	}
+	subject := v.Subject
+	if reason := job.Reason(v.Reason); reason == job.ReasonNodeStopped || reason == job.ReasonLeaseOver { // it says so itself
+		subject = v.Node
+	}
+	s.happened(kind, func(e *control.Event) { e.Subject, e.Reason, e.Message = subject, job.Reason(v.Reason), v.Message })
 }
 
 // otherNodes says which nodes have come or gone between two rounds, as far as the end of the first has not: before is nil

@@ -127,3 +127,18 @@ func TestStopOfTheBoard(t *testing.T) {
 	}
 	<-b.now
 }
+
+// TestSubjectOfNodeEvents: the subject is the node that was lost or has come, and not the one that says so.
+func TestSubjectOfNodeEvents(t *testing.T) {
+	for reason, want := range map[string]string{"NodeLost": "node-1", "ScaleUp": "node-1", "NodeStopped": "node-2", "LeaseOver": "node-2"} {
+		v := rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: reason, Rank: -1, Node: "node-2"}
+		if want != v.Node {
+			v.Subject = want
+		}
+		s := &Steering{plan: &plan.Plan{}}
+		s.changedNodes(v)
+		if told := s.events.Behind(0); len(told) != 1 || told[0].Subject != want {
+			t.Errorf("%s: %+v, want subject %s", reason, told, want)
+		}
+	}
+}

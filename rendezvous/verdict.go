@@ -27,6 +27,8 @@ type Verdict struct {
 	Message string `json:"message,omitempty"`
 	// Node is the host name of the agent that proposed it, empty where a handler did by itself.
 	Node string `json:"node,omitempty"`
+	// Subject is the host name of the node that was lost, has come or is back, where a handler knows which.
+	Subject string `json:"subject,omitempty"`
 	// Rank and Status are the worker's failure that decided: -1 and 0 where none did. For Fail without one, Status is
 	// the exit status of the job.
 	Rank   int `json:"rank"`

@@ -253,7 +253,7 @@ func checkVerdict(v *rendezvous.Verdict) error {
 		v.Rank < -1 || v.Rank >= maxWorld || v.Lost < 0 || v.Lost > maxNodes {
 		return fmt.Errorf("status %d, rank %d, delay %v, restarts %d", v.Status, v.Rank, v.Delay, v.Restarts)
 	}
-	if len(v.Reason) > maxLabel || len(v.Node) > maxLabel || len(v.Message) > maxMessage {
+	if len(v.Reason) > maxLabel || len(v.Node) > maxLabel || len(v.Subject) > maxLabel || len(v.Message) > maxMessage {
 		return errors.New("a text in it is too long")
 	}
 	if e := v.Exclude; e.GroupRank < 0 || e.GroupRank >= maxWorld || e.Status < 0 || e.Status > 255 || len(e.Node) > maxLabel ||

@@ -101,23 +101,29 @@ func (r *roster) grow(now time.Duration) {
 	if left := r.growIn(now); left > 0 {
 		return
 	}
-	text := counted(r.newcomers(), "waits", "wait") + " to join"
-	r.propose(rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: "ScaleUp", Rank: -1, Message: text})
+	came := r.newcomers()
+	v := rendezvous.Verdict{
+		Kind: rendezvous.Reassemble, Reason: "ScaleUp", Rank: -1, Message: counted(len(came), "waits", "wait") + " to join",
+	}
+	if len(came) == 1 {
+		v.Subject = came[0]
+	}
+	r.propose(v)
 }
 
-func (r *roster) newcomers() int {
-	n := 0
+// newcomers are the host names of the nodes that wait and were not in the round.
+func (r *roster) newcomers() (hosts []string) {
 	for _, s := range r.waiting {
 		if _, ours := r.members[s.rec.Agent]; !ours && (!r.doors || r.mixed || s.door.passed) {
-			n++
+			hosts = append(hosts, s.rec.Node)
 		}
 	}
-	return n
+	return hosts
 }
 
 // growIn returns how long it takes until a larger round is to be proposed.
 func (r *roster) growIn(now time.Duration) time.Duration {
-	n := r.newcomers()
+	n := len(r.newcomers())
 	if r.phase != phaseRun || r.proposed || r.fixed || n == 0 {
 		return never
 	}

@@ -391,6 +391,7 @@ func (h *Handler) inherit(ctx context.Context, term int) (*handover, error) {
 	}
 	if ours && i.before != "" {
 		v = h.lossOf("node "+before.Node+" is not heard of any more", h.standbyOf(roll), h.last.LeadRank)
+		v.Subject = before.Node
 	}
 	for _, m := range roll.Members {
 		i.agents = append(i.agents, m.Agent)

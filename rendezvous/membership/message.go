@@ -1,6 +1,7 @@
 package membership
 
 import (
+	"strings"
 	"time"
 
 	"muster/rendezvous"
@@ -66,6 +67,12 @@ func (r joinRecord) String() string {
 		return r.Node
 	}
 	return r.Node + " (" + r.Addr + ")"
+}
+
+// hostOf is the Node of a joinRecord that calls itself name.
+func hostOf(name string) string {
+	host, _, _ := strings.Cut(name, " (")
+	return host
 }
 
 // answer is one of the answers to a ticket. One of its fields is set beside Agent and Wish. Those that end the ticket

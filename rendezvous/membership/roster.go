@@ -159,7 +159,7 @@ func (r *roster) join(now time.Duration, ticket int64, rec joinRecord) {
 		// It has lost the store for a while, and stopped its workers; or it has heard a verdict that is on its way to
 		// us.
 		r.propose(rendezvous.Verdict{
-			Kind: rendezvous.Reassemble, Reason: "NodeReturned", Rank: -1,
+			Kind: rendezvous.Reassemble, Reason: "NodeReturned", Rank: -1, Subject: rec.Node,
 			Message: "node " + rec.String() + " was cut off for a while and has stopped its workers",
 		})
 	}
@@ -292,7 +292,7 @@ const (
 // afterLoss is the verdict on a round that has lost a node.
 func (r *roster) afterLoss(m member, how goes) rendezvous.Verdict {
 	left, name := how == goesLeft, m.name
-	v := rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: reasonNodeLost, Rank: -1}
+	v := rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: reasonNodeLost, Rank: -1, Subject: hostOf(name)}
 	v.Message = fmt.Sprintf("node %s is not heard of for %v", name, r.patience)
 	if left {
 		v.Message = fmt.Sprintf("node %s has left", name)

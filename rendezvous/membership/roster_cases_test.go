@@ -164,3 +164,44 @@ func TestSurvivorOfAnotherStore(t *testing.T) {
 		}
 	}
 }
+
+// TestSubject: a verdict names the one node that has come, or was lost, and not the coordinator that says so.
+func TestSubject(t *testing.T) {
+	said := func(effects []effect) rendezvous.Verdict {
+		for _, e := range effects {
+			if e.propose != nil {
+				return *e.propose
+			}
+		}
+		t.Fatalf("no verdict: %+v", effects)
+		return rendezvous.Verdict{}
+	}
+	for name, c := range map[string]struct {
+		happens func(r *roster)
+		want    string
+	}{
+		"one is lost": {func(r *roster) { r.lost(time.Minute, "agent1", goesSilent) }, "node1"},
+		"one comes":   {func(r *roster) { r.join(time.Minute, 3, reviewRec(2, -1)) }, "node2"},
+		"two come": {func(r *roster) {
+			r.join(time.Minute, 3, reviewRec(2, -1))
+			r.join(time.Minute, 4, reviewRec(3, -1))
+		}, ""},
+		"one is back": {func(r *roster) {
+			rec := reviewRec(1, -1)
+			rec.Round = 0
+			r.join(time.Minute, 3, rec)
+		}, "node1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRoster(reviewRules(1, 4))
+			for i := range 2 {
+				r.join(0, int64(i+1), reviewRec(i, -1))
+			}
+			r.settle(3 * time.Second)
+			c.happens(r)
+			if v := said(r.settle(2 * time.Minute)); v.Subject != c.want {
+				t.Errorf("%+v is about %q, want %q", v, v.Subject, c.want)
+			}
+		})
+	}
+}
