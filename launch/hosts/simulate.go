@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -92,10 +93,12 @@ func Simulate(ctx context.Context, c SimulationConfig) (err error) {
 		told: simulatedStatus{began: time.Now().UTC().Round(time.Millisecond)},
 	}
 	defer s.ended()
-	defer openFront(frontConfig{ //nolint:contextcheck // its end bounds itself
+	front := openFront(frontConfig{ //nolint:contextcheck // its end bounds itself
 		RunID: simulatedID(c.Job), Name: asked.Command.Name, Role: control.Simulation, Environ: c.Environ, Grace: asked.Stop.Grace,
 		Interrupts: in, Status: s.status, Events: &s.told.events, Ask: s.ask, Guard: tree.RemoveOnDeath, View: view, Log: log,
-	}).close()
+	})
+	defer front.close() //nolint:contextcheck // it bounds itself
+	s.dir = front.dir.Path
 	defer func() { s.over(ctx, err) }() // before the front closes, which keeps how the job has ended
 	s.environ = func(i int) []string {
 		own := job.WithVariable(environ, c.NodeVariable, SimulatedName(i))
@@ -233,6 +236,7 @@ type simulation struct {
 	config  SimulationConfig
 	tree    *proc.Tree
 	log     io.Writer // takes the nodes' logs
+	dir     string    // for the nodes' status files, "" for none
 	environ func(i int) []string
 	ends    chan *simulatedNode // each that has ended
 	wg      sync.WaitGroup      // those who show their output, and their end behind it
@@ -254,7 +258,8 @@ type simulation struct {
 type simulatedNode struct {
 	*proc.Process
 	index int
-	left  bool // the job went on without it, as somebody wanted fewer nodes
+	told  string // its status file, "" for none
+	left  bool   // the job went on without it, as somebody wanted fewer nodes
 }
 
 func (n *simulatedNode) runs() bool {
@@ -305,8 +310,14 @@ func (s *simulation) startLocked(i int) (err error) {
 	if err != nil {
 		return fmt.Errorf("cannot read what node %s says: %w", SimulatedName(i), err)
 	}
-	p, err := s.tree.Start(proc.Spec{
-		Path: "/proc/self/exe", Args: s.config.Argv, Env: s.environ(i), Files: append([]*os.File{s.config.Stdin}, pipes.Theirs...),
+	n := &simulatedNode{index: i}
+	environ := s.environ(i)
+	if s.dir != "" {
+		n.told = filepath.Join(s.dir, "node"+strconv.Itoa(len(s.nodes))+".json")
+		environ = job.WithVariable(environ, "MUSTER_STATUS_FILE", n.told)
+	}
+	n.Process, err = s.tree.Start(proc.Spec{
+		Path: "/proc/self/exe", Args: s.config.Argv, Env: environ, Files: append([]*os.File{s.config.Stdin}, pipes.Theirs...),
 		Label: SimulatedName(i),
 	})
 	pipes.Settle(err)
@@ -317,15 +328,14 @@ func (s *simulation) startLocked(i int) (err error) {
 	for k, to := range []*os.File{s.config.Stdout, s.config.Stderr} {
 		shown.Go(func() { s.show(pipes.Ours[k], to, SimulatedName(i)) })
 	}
-	n := &simulatedNode{Process: p, index: i}
 	s.nodes = append(s.nodes, n)
 	s.wg.Go(func() {
-		<-p.Done()
+		<-n.Done()
 		shown.Wait()
 		s.tellEnd(n)
 	})
 	go func() {
-		<-p.Done()
+		<-n.Done()
 		s.ends <- n
 	}()
 	return nil

@@ -1,8 +1,11 @@
 package hosts
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -63,13 +66,19 @@ func (s *simulatedStatus) known() (report.Status, bool) {
 	return d, true
 }
 
-// end makes the last answer that of a job that has ended.
-func (s *simulatedStatus) end(empty report.Status, o report.Outcome) {
+// end makes what the nodes have said last, or without that the last answer, that of a job that has ended.
+func (s *simulatedStatus) end(said *report.Status, empty report.Status, o report.Outcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d := empty
 	if s.last != nil {
 		d = *s.last
+	}
+	if said != nil {
+		began := d.StartTime
+		if d = *said; began != nil && (d.StartTime == nil || began.Before(*d.StartTime)) { // a node that is gone has seen it
+			d.StartTime = began
+		}
 	}
 	if d.StartTime == nil {
 		d.StartTime = &s.began
@@ -138,8 +147,43 @@ func (s *simulation) over(ctx context.Context, err error) {
 	default:
 		o.Reason = job.ReasonWorkerFailed
 	}
-	s.told.end(report.Status{
+	s.told.end(s.lastWords(o), report.Status{
 		Version: 1, RunID: simulatedID(s.config.Job), Name: s.config.Job.Command.Name, Nodes: s.config.Nodes,
 		Tasks: []report.Task{}, Conditions: []report.Condition{},
 	}, o)
+}
+
+// lastWords are how the job ended by the status files of the nodes that were in its last round, nil where none of them
+// says that it ended so.
+func (s *simulation) lastWords(o report.Outcome) *report.Status {
+	var docs []report.Status
+	round := 0
+	for _, n := range s.started() {
+		text, err := os.ReadFile(n.told)
+		var d report.Status
+		if err != nil || json.Unmarshal(text, &d) != nil || d.Nodes == 0 || n.left {
+			continue
+		}
+		docs, round = append(docs, d), max(round, d.Generation)
+	}
+	docs = slices.DeleteFunc(docs, func(d report.Status) bool { return d.Generation < round })
+	slices.SortStableFunc(docs, func(a, b report.Status) int { return cmp.Compare(a.GroupRank, b.GroupRank) })
+	decided := slices.IndexFunc(docs, func(d report.Status) bool { return d.ExitStatus != nil && *d.ExitStatus == o.Status })
+	if decided < 0 {
+		return nil
+	}
+	var lost []int
+	world := report.NewWorldStatus(make([]string, len(docs)))
+	for i, d := range docs {
+		world.TakeStatus(i, d)
+		if d.EndTime == nil {
+			lost = append(lost, i)
+		}
+	}
+	world.End(o.Status, decided, lost, o.Message)
+	d, _ := world.Status()
+	if o.Reason == job.ReasonStopped {
+		d.Reason, d.Message = o.Reason, o.Message // the nodes know of our signal alone
+	}
+	return &d
 }

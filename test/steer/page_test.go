@@ -16,6 +16,7 @@ import (
 
 	"muster/internal/testutil"
 	"muster/launch/control"
+	"muster/launch/report"
 	"muster/test/drive"
 )
 
@@ -144,10 +145,12 @@ func TestSimulatedJobIsKnown(t *testing.T) {
 		stop          bool
 		status        int
 		says          string
+		tasks         [2]report.Phase // by rank
+		culprit       bool
 	}{
-		{"succeeds", "true", false, 0, "Succeeded, WorkersSucceeded"},
-		{"fails", "exit 7", false, 7, "Failed, "},
-		{"stopped", drive.UntilStopped, true, 143, "Failed, StopRequested"},
+		{"succeeds", "true", false, 0, "Succeeded, WorkersSucceeded", [2]report.Phase{"Succeeded", "Succeeded"}, false},
+		{"fails", "[ $RANK = 1 ] && exit 7; exec sleep 600", false, 7, "Failed, WorkerFailed", [2]report.Phase{"Stopped", "Failed"}, true},
+		{"stopped", drive.UntilStopped, true, 143, "Failed, StopRequested", [2]report.Phase{"Stopped", "Stopped"}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -160,7 +163,11 @@ func TestSimulatedJobIsKnown(t *testing.T) {
 			}
 			j.End().Expect(t, c.status)
 			drive.Beside(t, j.RuntimeDir, "status", "played").Expect(t, 0, "job played (sh): "+c.says, "it has ended at")
-			drive.Beside(t, j.RuntimeDir, "status", "-o", "json", "played").Expect(t, 0, fmt.Sprintf(`"exitStatus": %d,`, c.status))
+			a, got := drive.StatusOf(t, j.RuntimeDir, "played")
+			got.Expect(t, 0, fmt.Sprintf(`"exitStatus": %d,`, c.status))
+			if len(a.Tasks) != 2 || a.Tasks[0].Phase != c.tasks[0] || a.Tasks[1].Phase != c.tasks[1] || (a.RootCause != nil) != c.culprit {
+				t.Errorf("want %v, and is there a root cause: %v\n%s", c.tasks, c.culprit, got.Stdout)
+			}
 			ps := drive.Beside(t, j.RuntimeDir, "ps", "-a").Stdout // jobs of others may be there, too
 			if !strings.Contains(ps, "played") || !strings.Contains(ps, fmt.Sprintf("(status %d, ", c.status)) {
 				t.Errorf("%s", ps)
