@@ -1,6 +1,7 @@
 package membership
 
 import (
+	"net/netip"
 	"strings"
 	"time"
 
@@ -61,9 +62,9 @@ func (r joinRecord) anew() joinRecord {
 	return r
 }
 
-// String names the node for people.
+// String names the node for people. A name that is an address needs no second one: a rehearsal's nodes all have one.
 func (r joinRecord) String() string {
-	if r.Addr == "" || r.Addr == r.Node {
+	if _, err := netip.ParseAddr(r.Node); err == nil || r.Addr == "" || r.Addr == r.Node {
 		return r.Node
 	}
 	return r.Node + " (" + r.Addr + ")"

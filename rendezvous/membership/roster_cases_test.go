@@ -205,3 +205,19 @@ func TestSubject(t *testing.T) {
 		})
 	}
 }
+
+// TestNodeNames: people read a node's name, with its address where the name is none.
+func TestNodeNames(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ node, addr, want string }{
+		{"node1", "10.0.0.1", "node1 (10.0.0.1)"},
+		{"node1", "", "node1"},
+		{"node1", "node1", "node1"},
+		{"127.0.0.2", "127.0.0.1", "127.0.0.2"}, // a node of a rehearsal
+		{"fd00::2", "10.0.0.1", "fd00::2"},
+	} {
+		if got := (joinRecord{Node: c.node, Addr: c.addr}).String(); got != c.want {
+			t.Errorf("a node called %s at %s is %q, want %q", c.node, c.addr, got, c.want)
+		}
+	}
+}
