@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/hashicorp/go-multierror"
@@ -80,8 +81,12 @@ func (c *Console) errorLine(err error, status int) string {
 
 // Report writes why a job has ended: text for people, or a line of the log.
 func (c *Console) Report(report string) {
-	if c.simulated() && c.LogsJSON() && report != "" {
+	switch {
+	case report == "" || !c.simulated():
+	case c.LogsJSON():
 		report = hosts.LogMark + report
+	default:
+		report = hosts.ReportMark + strconv.Quote(report) + "\n"
 	}
 	tell(c.Stderr, "%s", report)
 }

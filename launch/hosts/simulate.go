@@ -242,6 +242,7 @@ type simulation struct {
 	wg      sync.WaitGroup      // those who show their output, and their end behind it
 	mu      sync.Mutex          // held while a line is shown
 	tooFew  bool                // fewer nodes were left than a round needs
+	why     []int               // the statuses of which a node has said why the job ended so
 	lost    bool                // all nodes were killed that could have said how the job ended
 	told    simulatedStatus
 
@@ -259,7 +260,9 @@ type simulatedNode struct {
 	*proc.Process
 	index int
 	told  string // its status file, "" for none
-	left  bool   // the job went on without it, as somebody wanted fewer nodes
+	// report says for people why the job has failed, empty where nothing has said so.
+	report string
+	left   bool // the job went on without it, as somebody wanted fewer nodes
 }
 
 func (n *simulatedNode) runs() bool {
@@ -326,7 +329,7 @@ func (s *simulation) startLocked(i int) (err error) {
 	}
 	var shown sync.WaitGroup
 	for k, to := range []*os.File{s.config.Stdout, s.config.Stderr} {
-		shown.Go(func() { s.show(pipes.Ours[k], to, SimulatedName(i)) })
+		shown.Go(func() { s.show(pipes.Ours[k], to, n) })
 	}
 	s.nodes = append(s.nodes, n)
 	s.wg.Go(func() {
@@ -341,13 +344,13 @@ func (s *simulation) startLocked(i int) (err error) {
 	return nil
 }
 
-func (s *simulation) show(from *os.File, to io.Writer, name string) {
+func (s *simulation) show(from *os.File, to io.Writer, n *simulatedNode) {
 	defer func() { _ = from.Close() }()
 	lines := bufio.NewReader(from)
 	for {
 		line, err := lines.ReadString('\n')
 		if line != "" {
-			s.line(line, to, name)
+			s.line(line, to, n)
 		}
 		if err != nil {
 			return
@@ -359,6 +362,9 @@ func (s *simulation) show(from *os.File, to io.Writer, name string) {
 // 7464).
 const LogMark = "\x1e"
 
+// ReportMark stands in front of why the job has failed, as a simulated node says it: all of that as a string of Go.
+const ReportMark = "\x1d"
+
 // workerMark stands in front of the lines of a simulated node's workers, which have a prefix of their own.
 const workerMark = "\x1f"
 
@@ -368,9 +374,16 @@ func MarkWorkers(logs *job.LogRules) {
 }
 
 // line shows one line of a node, behind its name where no prefix of a worker says whose it is.
-func (s *simulation) line(line string, to io.Writer, name string) {
+func (s *simulation) line(line string, to io.Writer, n *simulatedNode) {
+	name := SimulatedName(n.index)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if text, is := strings.CutPrefix(line, ReportMark); is {
+		if report, err := strconv.Unquote(strings.TrimSuffix(text, "\n")); err == nil {
+			n.report = report
+			return
+		}
+	}
 	if entry, ours := strings.CutPrefix(line, LogMark+"{"); ours {
 		_, _ = fmt.Fprintf(s.log, `{"%s":%q,%s`, logtext.NodeKey, name, entry) // nobody could be told
 		return
@@ -501,7 +514,7 @@ func (n *simulatedNode) word() nodeWord {
 	return wordJob
 }
 
-// tellEnd says with which status a node has ended.
+// tellEnd says why the job has ended, where no other node has said so, and with which status this one has.
 func (s *simulation) tellEnd(n *simulatedNode) {
 	level, status := zerolog.InfoLevel, n.Exit().Status()
 	if status == errhint.OK {
@@ -510,5 +523,17 @@ func (s *simulation) tellEnd(n *simulatedNode) {
 	log := zerolog.New(s.log).Level(s.config.Log.GetLevel()).With().Timestamp().Str(logtext.NodeKey, SimulatedName(n.index)).Logger()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if n.report != "" && !slices.Contains(s.why, status) {
+		prefix := ""
+		if n.word() == wordJob { // the others say the same
+			s.why = append(s.why, status)
+		} else {
+			prefix = "[" + SimulatedName(n.index) + "] "
+		}
+		s.config.Console.EndWaiting()
+		for text := range strings.Lines(n.report) {
+			_, _ = fmt.Fprint(s.config.Stderr, prefix, text) // nobody could be told
+		}
+	}
 	log.WithLevel(level).Int("exit_code", status).Msg("simulated node has ended")
 }

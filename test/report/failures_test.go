@@ -139,3 +139,14 @@ func TestWhoDidNotCome(t *testing.T) {
 		t.Errorf("status %d\n%s", got.Status, got.Stderr)
 	}
 }
+
+// TestSimulatedNodesFailOnce: why the job of several simulated nodes has failed is said once.
+func TestSimulatedNodesFailOnce(t *testing.T) {
+	t.Parallel()
+	got := drive.Run(t, []string{drive.AsText, "MUSTER_FAKE=" + fourNodes(t)}, "run", "--simulate-nodes", "4", "--nnodes", "4", "-n", "1",
+		"--", "sh", "-c", "test $RANK = 1 && exit 9; exec sleep 600")
+	if got.Status != 9 || strings.Count(got.Stderr, "\nRoot Cause (first observed failure):\n") != 1 ||
+		strings.Count(got.Stderr, " FAILED") != 1 {
+		t.Errorf("status %d\n%s", got.Status, got.Stderr)
+	}
+}
