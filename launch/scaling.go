@@ -228,8 +228,23 @@ func (s *Steering) killNode(ctx context.Context, by control.Peer, name string) (
 			return "", errhint.Code(fmt.Errorf("cannot tell node %s: %w", names[rank], err), errhint.TryAgain)
 		}
 	}
-	return fmt.Sprintf("node %s (group rank %d) kills itself, as if its machine were lost; the others go on by their rules",
-		names[rank], rank), nil
+	return fmt.Sprintf("node %s (group rank %d) kills itself, as if its machine were lost; %s",
+		names[rank], rank, afterLoss(&s.plan.Job, &own)), nil
+}
+
+// afterLoss says what follows where a job that stands so loses a node, as far as its rules alone say it.
+func afterLoss(j *job.Job, d *report.Status) string {
+	lost, rules := d.Replacements+1, &j.Restart
+	all := lost + d.RestartCount
+	switch {
+	case rules.ReplaceLimit >= 0 && lost > rules.ReplaceLimit, rules.LossLimit > 0 && all > rules.LossLimit,
+		rules.BackoffLimit >= 0 && all > rules.BackoffLimit:
+		return fmt.Sprintf("the job ends by its limit of restarts, with status %d", errhint.TryAgain)
+	case d.Nodes-1 < j.Nodes.Min:
+		return fmt.Sprintf("a round needs %s: the job ends with status %d unless another node takes its place",
+			wording.Plural(j.Nodes.Min, "node"), errhint.TryAgain)
+	}
+	return "the others go on by their rules"
 }
 
 // whichNode finds the group rank of a node by that, or by its name.

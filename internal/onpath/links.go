@@ -203,7 +203,8 @@ func (l *Links) tellLinked(name string) {
 		return
 	}
 	if first, err := proc.LookPath(name, "", l.Environ); err == nil && !l.ours(first) {
-		l.Warn(first + " stands in front on PATH: that one runs, not muster")
+		l.Warn(first + " stands in front on PATH: that one runs, not muster; put the link there (--dir " + filepath.Dir(first) +
+			" --force), or the directory of this one in front")
 	}
 }
 

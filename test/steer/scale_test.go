@@ -95,6 +95,18 @@ func TestScaleFixed(t *testing.T) {
 	j.End().Expect(t, 143)
 }
 
+// TestLossEndsJob: who has a job of a fixed size lose a node is told that it ends, and it does.
+func TestLossEndsJob(t *testing.T) {
+	t.Parallel()
+	j := drive.Start(t, []string{"MUSTER_FAKE=" + filepath.Join("..", "..", "examples", "cluster.yaml")},
+		"run", "--simulate-nodes", "2", "-n", "1", "--", "sh", "-c", drive.UntilStopped)
+	drive.UntilNodes(t, j.RuntimeDir, 2)
+	drive.Beside(t, j.RuntimeDir, "kill-node", "nodd-1").Expect(t, 2, "they are called node-0, node-1")
+	drive.Beside(t, j.RuntimeDir, "kill-node", "node-1").Expect(t, 0,
+		"a round needs 2 nodes: the job ends with status 75 unless another node takes its place")
+	j.End().Expect(t, 75)
+}
+
 // TestScaleLauncher scales jobs down and up, and has a node of each be lost, by the muster that has started all nodes.
 func TestScaleLauncher(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -102,7 +102,7 @@ func (l *look) prepare() {
 	case l.State == 'Z' || l.State == 'X':
 		l.to.NoStacks = "it has ended"
 	case memory == "":
-		l.to.NoStacks = "it is no Python that answers"
+		l.to.NoStacks = noPython
 	case !proc.Catches(l.PID, python.StacksSignal):
 		l.to.NoStacks = "its Python takes no signal, or has not answered to the last one"
 	default:

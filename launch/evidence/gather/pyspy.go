@@ -27,6 +27,9 @@ const (
 	spyVersion = "0.4."
 )
 
+// noPython is said of a process that has no way to tell stacks: a Python has one where the job was started with it.
+const noPython = "it is no Python that answers"
+
 // spy reads the stacks of the process by py-spy: those of Python where it has not answered itself, and with native the
 // native ones. It says why there are none.
 func (l *look) spy(ctx context.Context, native bool) {
@@ -39,6 +42,9 @@ func (l *look) spy(ctx context.Context, native bool) {
 	case !is:
 		return
 	case why != "":
+		if l.to.NoStacks == noPython {
+			why += "; --stacks on at the start of the job has Python tell them"
+		}
 		l.noSpy(why)
 		return
 	}
