@@ -267,6 +267,6 @@ func whichNode(name string, names []string) (int, error) {
 		return n, nil
 	}
 	return 0, errhint.With(errhint.Usagef("the job has no node %q: its nodes have the group ranks 0 to %d", name, len(names)-1),
-		"they are called "+printable.Line(strings.Join(names, ", "), 256)+"; group ranks count the replicas of a job file as muster explain lists "+
-			"them")
+		"they are called "+printable.Line(strings.Join(names, ", "), 256)+"; group ranks count the replicas of a job file "+
+			"as muster explain lists them")
 }

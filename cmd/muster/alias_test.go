@@ -160,7 +160,8 @@ func TestAliasTellsWhyItWillNotBeFound(t *testing.T) {
 	b.script(filepath.Join(b.real, "torchrun"), "")
 	b.path = b.real + ":" + b.bin
 	if status, _, errs := b.muster("alias", "torchrun"); status != 0 || !strings.Contains(errs,
-		filepath.Join(b.real, "torchrun")+" stands in front on PATH: that one runs, not muster; put the link there (--dir "+b.real+" --force)") {
+		filepath.Join(b.real, "torchrun")+" stands in front on PATH: that one runs, not muster; put the link there (--dir "+
+			b.real+" --force)") {
 		t.Errorf("status %d, stderr %q", status, errs)
 	}
 	b.path = b.real + ":" + b.bin
