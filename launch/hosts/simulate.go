@@ -368,8 +368,10 @@ const ReportMark = "\x1d"
 // workerMark stands in front of the lines of a simulated node's workers, which have a prefix of their own.
 const workerMark = "\x1f"
 
-// MarkWorkers has the lines of a simulated node's workers say whose they are, as those of a job on hosts do.
-func MarkWorkers(logs *job.LogRules) {
+// MarkWorkers has the lines of a simulated node's workers say whose they are, as those of a job on hosts do, and the
+// directory of their files, which lies beside those of the others.
+func MarkWorkers(logs *job.LogRules, node string) {
+	logs.Node = node
 	logs.Prefix = workerMark + cmp.Or(logs.Prefix, job.HostRankPrefix)
 }
 

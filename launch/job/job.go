@@ -302,6 +302,8 @@ func (m StreamMap) Any() bool {
 type LogRules struct {
 	// Dir is where run directories are made: empty for a temporary one, os.DevNull for none at all.
 	Dir string
+	// Node is in the names of run directories, where those of several nodes lie beside each other; empty for nothing.
+	Node string
 	// Redirect streams go to files only, Tee streams to files and the console, with Prefix.
 	Redirect, Tee StreamMap
 	// Ranks are the local ranks whose output is shown; nil shows all. A stream that is neither shown nor written to a

@@ -57,7 +57,11 @@ type Logs struct {
 
 // Open makes the run's directory. Its errors carry status 2: nothing was started.
 func Open(setup Setup) (*Logs, error) {
-	dir, err := makeLogDir(setup.Rules.Dir, setup.RunID, setup.TempDir)
+	name := setup.RunID
+	if setup.Rules.Node != "" {
+		name += "_" + setup.Rules.Node
+	}
+	dir, err := makeLogDir(setup.Rules.Dir, name, setup.TempDir)
 	if err != nil {
 		return nil, err
 	}

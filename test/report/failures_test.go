@@ -140,13 +140,20 @@ func TestWhoDidNotCome(t *testing.T) {
 	}
 }
 
-// TestSimulatedNodesFailOnce: why the job of several simulated nodes has failed is said once.
+// TestSimulatedNodesFailOnce: why the job of several simulated nodes has failed is said once, and the directories of
+// their log files have their names.
 func TestSimulatedNodesFailOnce(t *testing.T) {
 	t.Parallel()
+	dir := t.TempDir()
 	got := drive.Run(t, []string{drive.AsText, "MUSTER_FAKE=" + fourNodes(t)}, "run", "--simulate-nodes", "4", "--nnodes", "4", "-n", "1",
-		"--", "sh", "-c", "test $RANK = 1 && exit 9; exec sleep 600")
+		"--run-id", "x", "--log-dir", dir, "--", "sh", "-c", "test $RANK = 1 && exit 9; exec sleep 600")
 	if got.Status != 9 || strings.Count(got.Stderr, "\nRoot Cause (first observed failure):\n") != 1 ||
 		strings.Count(got.Stderr, " FAILED") != 1 {
 		t.Errorf("status %d\n%s", got.Status, got.Stderr)
+	}
+	for i := range 4 {
+		if found, err := filepath.Glob(filepath.Join(dir, fmt.Sprintf("x_node-%d_*", i))); err != nil || len(found) != 1 {
+			t.Errorf("directories of node-%d: %v, %v", i, found, err)
+		}
 	}
 }
