@@ -1,0 +1,158 @@
+package hosts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/rs/zerolog"
+
+	"muster/internal/errhint"
+	"muster/internal/logtext"
+	"muster/launch"
+)
+
+// follow waits until all nodes have ended. Signals to us go to each of them.
+func (s *simulation) follow(ctx context.Context, in *launch.Interrupts) {
+	tell := func(n syscall.Signal) {
+		for _, p := range s.processes() {
+			_ = p.Signal(n) // it may have ended
+		}
+	}
+	stopped, hurry := ctx.Done(), in.Hurry
+	var signal syscall.Signal
+	for left := s.left(nil); left > 0; {
+		select {
+		case n := <-s.ends:
+			if left = s.left(n); left > 0 && !s.tooFew && signal == 0 && s.hopeless() {
+				s.tooFew = true
+				s.config.Log.Error().Int("nodes", left).Int("needed",
+					s.config.Job.Nodes.Min).Msg("too few simulated nodes are left for a round, and nobody can join: the job ends")
+				tell(syscall.SIGTERM)
+			}
+		case <-stopped:
+			stopped, signal = nil, syscall.SIGTERM
+			if by, ok := errors.AsType[*launch.SignalError](context.Cause(ctx)); ok {
+				signal = by.Signal
+			}
+			tell(signal)
+		case <-hurry:
+			hurry = nil
+			tell(signal)
+		case n := <-in.Forward:
+			tell(n)
+		}
+	}
+}
+
+// left is how many nodes run, one of which has just ended. Once none does, none is started any more.
+func (s *simulation) left(ended *simulatedNode) (n int) {
+	s.nodesMu.Lock()
+	defer s.nodesMu.Unlock()
+	if ended != nil {
+		s.seen++
+		if s.leaving > 0 && ended.Exit().Success() {
+			s.leaving--
+			ended.left = true
+		}
+	}
+	n = len(s.nodes) - s.seen
+	s.closed = n == 0
+	return n
+}
+
+// hopeless reports whether the nodes that are left are too few for a round, because others had to leave or were killed.
+// A job that ends by itself is not.
+func (s *simulation) hopeless() bool {
+	running := 0
+	for _, n := range s.started() {
+		switch {
+		case n.runs():
+			running++
+		case n.left:
+		default:
+			if e := n.Exit(); e.Signal == 0 && !leaves(e.Status()) {
+				return false
+			}
+		}
+	}
+	return running < s.config.Job.Nodes.Min
+}
+
+// leaves reports whether a node's exit status says that a check has sent it away, and not how the job ended.
+func leaves(status int) bool {
+	return status == errhint.Faulty || status == errhint.Straggler || status == errhint.Undecided
+}
+
+// outcome is the status of the job: that of a node which has succeeded, else of the first one that has said how the job
+// itself ended.
+func (s *simulation) outcome() error {
+	status, word := errhint.OK, wordNone
+	for _, node := range s.started() {
+		if node.left {
+			continue
+		}
+		n := node.Exit().Status()
+		if n == errhint.OK {
+			return nil
+		}
+		if of := node.word(); of > word {
+			status, word = n, of
+		}
+	}
+	switch {
+	case word == wordNone:
+		return nil
+	case s.tooFew:
+		status = errhint.TryAgain
+	}
+	s.lost = word == wordLost
+	return errhint.StatusError(status)
+}
+
+// nodeWord is what the exit status of a node that has not succeeded says of the job, the least first.
+type nodeWord int
+
+const (
+	wordNone nodeWord = iota
+	wordLost          // it was killed, as by muster kill-node: nothing
+	wordLeft          // a check has sent it away, or the others went on without it
+	wordJob           // how the job has ended
+)
+
+func (n *simulatedNode) word() nodeWord {
+	switch status := n.Exit().Status(); {
+	case n.Exit().Signal != 0:
+		return wordLost
+	case leaves(status) || status == errhint.TryAgain:
+		return wordLeft
+	}
+	return wordJob
+}
+
+// tellEnd says why the job has ended, where no other node has said so, and with which status this one has.
+func (s *simulation) tellEnd(n *simulatedNode) {
+	level, status := zerolog.InfoLevel, n.Exit().Status()
+	if status == errhint.OK {
+		level = zerolog.DebugLevel
+	}
+	log := zerolog.New(s.log).Level(s.config.Log.GetLevel()).With().Timestamp().Str(logtext.NodeKey, SimulatedName(n.index)).Logger()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n.report != "" && !slices.Contains(s.why, status) {
+		prefix := ""
+		if n.word() == wordJob { // the others say the same
+			s.why = append(s.why, status)
+		} else {
+			prefix = "[" + SimulatedName(n.index) + "] "
+		}
+		s.config.Console.EndWaiting()
+		for text := range strings.Lines(n.report) {
+			_, _ = fmt.Fprint(s.config.Stderr, prefix, text) // nobody could be told
+		}
+	}
+	log.WithLevel(level).Int("exit_code", status).Msg("simulated node has ended")
+}
