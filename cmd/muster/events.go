@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"muster/internal/errhint"
+	"muster/internal/printable"
 	"muster/launch/control"
 	"muster/launch/control/history"
 	"muster/launch/control/show"
@@ -40,9 +41,12 @@ name it by its run id, or give no name for the last one where none runs.
 				return err
 			}
 			if err != nil {
-				runs, err := a.endedOrLast(args, err)
+				runs, last, err := a.kept().AskedOrLast(args, err)
 				if err != nil {
 					return err
+				}
+				if last {
+					say(a.stderr, "no job runs here: this is what is kept of the last one, %s\n", printable.Output(runs[0].Status.RunID))
 				}
 				return a.showPast(runs, output == asJSON)
 			}

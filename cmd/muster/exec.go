@@ -185,7 +185,7 @@ func (a *app) findRank(ctx context.Context, w control.ExecWanted, runID, dir str
 	if described, debugErr := launch.FindDebugRank(m, dir, runID, w.Rank); debugErr == nil {
 		return described, nil, nil
 	}
-	return launch.DebugRank{}, nil, a.sayEnded(runID, err)
+	return launch.DebugRank{}, nil, a.kept().Say(runID, err)
 }
 
 // enter becomes the command args in the place of a rank.

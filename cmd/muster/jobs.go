@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"muster/internal/errhint"
-	"muster/internal/printable"
 	"muster/internal/tokenfile"
 	"muster/launch/control"
 	"muster/launch/control/history"
@@ -115,70 +113,15 @@ func (a *app) pickJob(ctx context.Context, args []string) (control.Found, []cont
 func (a *app) runningJob(ctx context.Context, f *pageFlags, args []string) (control.Found, []control.Found, error) {
 	job, parts, err := a.jobAt(ctx, f, args)
 	if f.at == "" {
-		err = a.hintAtLast(args, a.sayEnded(strings.Join(args, ""), err))
+		err = a.kept().HintAtLast(args, a.kept().Say(strings.Join(args, ""), err))
 	}
 	return job, parts, err
 }
 
-// sayEnded says in the place of err, that no job which runs has this name, when and how the job with it has ended.
-func (a *app) sayEnded(name string, err error) error {
-	if !errors.Is(err, control.ErrNoMatch) {
-		return err
-	}
-	runs, otherErr := a.endedAs(name, err)
-	if otherErr != nil {
-		return otherErr
-	}
-	id := printable.Output(runs[0].Status.RunID)
-	return errhint.With(errhint.Usagef("job %s runs no more: %s", id, runs[0].How()),
-		fmt.Sprintf("muster status %s shows how it stood last, muster events %s what has happened", id, id))
-}
-
-// ended is what is kept of the job that the arguments name, where err says that no such job runs here.
-func (a *app) ended(args []string, err error) ([]history.Run, error) {
-	if len(args) == 0 || errhint.CodeOf(err) != errhint.Usage {
-		return nil, err
-	}
-	return a.endedAs(args[0], err)
-}
-
-// endedOrLast is ended that takes the last job where none is named, and none runs.
-func (a *app) endedOrLast(args []string, err error) ([]history.Run, error) {
-	if len(args) > 0 || !errors.Is(err, control.ErrNoJob) {
-		return a.ended(args, err)
-	}
-	runs, err := a.endedAs("", err)
-	if err == nil {
-		say(a.stderr, "no job runs here: this is what is kept of the last one, %s\n", printable.Output(runs[0].Status.RunID))
-	}
-	return runs, err
-}
-
-// hintAtLast says with err that no job runs how the last one is seen, where something is kept of it.
-func (a *app) hintAtLast(args []string, err error) error {
-	if len(args) > 0 || !errors.Is(err, control.ErrNoJob) {
-		return err
-	}
-	runs, otherErr := a.endedAs("", err)
-	if otherErr != nil {
-		return err
-	}
-	id := printable.Output(runs[0].Status.RunID)
-	return errhint.With(errhint.Usagef("%v", err), // the hint of err itself would win
-		fmt.Sprintf("the last one, %s, has ended: muster status %s shows how it stood, muster events what has happened", id, id))
-}
-
-// endedAs is what is kept of the job that a name means; err is returned where nothing is.
-func (a *app) endedAs(name string, err error) ([]history.Run, error) {
-	places, placesErr := a.places()
-	if placesErr != nil {
-		return nil, placesErr
-	}
-	runs, pickErr := history.Ended(places.All(), name)
-	if pickErr != nil || len(runs) > 0 {
-		return runs, pickErr
-	}
-	return nil, err
+// kept is what is kept of jobs of this user that have ended. That there is no such directory was said by findJobs.
+func (a *app) kept() history.Kept {
+	places, _ := a.places()
+	return places.All()
 }
 
 // oneJob takes the name of a job, or none.

@@ -1,15 +1,9 @@
 package main
 
 import (
-	"cmp"
-	"errors"
-	"strings"
-
 	"github.com/spf13/cobra"
 
 	"muster/internal/errhint"
-	"muster/internal/printable"
-	"muster/launch/control"
 	"muster/launch/control/ranks"
 )
 
@@ -44,7 +38,7 @@ shared. That takes a job token (--token-file), or a launcher of --hosts.
 			}
 			job, parts, err := a.pickJob(cmd.Context(), args)
 			if err != nil {
-				return a.endedLogs(args, err)
+				return a.kept().SayLogs(args, err)
 			}
 			return o.Show(cmd.Context(), job, parts)
 		},
@@ -56,19 +50,4 @@ shared. That takes a job token (--token-file), or a launcher of --hosts.
 	cmd.Flags().IntVar(&o.Tail, "tail", -1, "begin with the last N lines of each file; all unless given")
 	cmd.ValidArgsFunction = a.completeJob
 	return cmd
-}
-
-// endedLogs says with err that no such job runs where the output of one that has ended is, of the last one where none is named.
-func (a *app) endedLogs(args []string, err error) error {
-	if errhint.CodeOf(err) != errhint.Usage || len(args) == 0 && !errors.Is(err, control.ErrNoJob) {
-		return err
-	}
-	runs, otherErr := a.endedAs(strings.Join(args, ""), err)
-	if otherErr != nil {
-		return otherErr
-	}
-	d := &runs[0].Status
-	return errhint.With(errhint.Usagef("job %s runs no more, and muster logs reads the files of jobs that run: %s",
-		printable.Output(d.RunID), runs[0].How()),
-		"its workers' output: "+printable.Output(cmp.Or(d.Logs, "nobody has kept where it is")))
 }

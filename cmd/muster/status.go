@@ -56,9 +56,9 @@ muster was killed: name it by its run id.
 				return err
 			}
 			if err != nil {
-				runs, err := a.ended(args, err)
+				runs, err := a.kept().Asked(args, err)
 				if err != nil {
-					return a.hintAtLast(args, err)
+					return a.kept().HintAtLast(args, err)
 				}
 				return a.showEnded(&runs[0], output)
 			}
