@@ -45,5 +45,12 @@ func TestTheGuardianLooksAgainAtWhatBegins(t *testing.T) {
 	if _, err := in.Write([]byte("go\n")); err != nil {
 		t.Fatal(err)
 	}
-	testutil.Eventually(t, time.Minute, "the process is found", func() bool { return find() == 1 })
+	// Between the two it is env, with the shell's PWD alone: who looks then need not look again.
+	testutil.Eventually(t, time.Minute, "the program with the marker has begun", func() bool {
+		has, _ := hasEnv(cmd.Process.Pid, marker)
+		return has
+	})
+	if n := find(); n != 1 {
+		t.Errorf("%d processes found, want the one that has begun", n)
+	}
 }
