@@ -92,13 +92,15 @@ func (p *File) Read() (Reading, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for range tries {
-		if p.file == nil || !p.fill() {
+		if p.file == nil {
 			break
 		}
-		seq := p.word(wordSequence)
-		var again [8]byte
-		if n, _ := p.file.ReadAt(again[:], 8*wordSequence); n == len(again) && seq%2 == 0 &&
-			seq == binary.NativeEndian.Uint64(again[:]) {
+		// One read may take its bytes in any order: the sequence is read before them, and once more behind them.
+		before, there := p.sequence()
+		if !there || !p.fill() {
+			break
+		}
+		if after, there := p.sequence(); there && before == after && before%2 == 0 {
 			p.take()
 			break
 		}
@@ -113,6 +115,13 @@ func (p *File) Read() (Reading, bool) {
 func (p *File) fill() bool {
 	n, err := p.file.ReadAt(p.buf[:], 0)
 	return n == size && (err == nil || errors.Is(err, io.EOF))
+}
+
+// sequence reads the number that tells whether the program writes, and false where the file has none.
+func (p *File) sequence() (uint64, bool) {
+	var b [8]byte
+	n, _ := p.file.ReadAt(b[:], 8*wordSequence)
+	return binary.NativeEndian.Uint64(b[:]), n == len(b)
 }
 
 // take makes what is in the buffer what was read last, where anything was told.
