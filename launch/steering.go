@@ -92,7 +92,7 @@ type Steering struct {
 	slow straggler.Verdict
 	// relay is how the musters of other nodes reach this one.
 	relay relaying
-	// inUse is what was found of that for who has asked.
+	// inUse is what the workers used when somebody asked last.
 	inUse askedUsage
 	// usageNews counts what was found of the workers' use of the machine.
 	usageNews uint64

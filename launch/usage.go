@@ -83,9 +83,6 @@ type askedUsage struct {
 
 // of is what processes use, and when that was read: now, or a moment ago where all of them ran then.
 func (a *askedUsage) of(pids []int, now time.Time) (map[int]proc.Usage, time.Time, error) {
-	if len(pids) == 0 {
-		return nil, now, nil
-	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	unknown := func(pid int) bool { _, is := a.used[pid]; return !is }

@@ -112,13 +112,14 @@ func (a *app) pickJob(ctx context.Context, args []string) (control.Found, []cont
 // runningJob is jobAt for what only a job that runs can do: of one that has ended the error says so.
 func (a *app) runningJob(ctx context.Context, f *pageFlags, args []string) (control.Found, []control.Found, error) {
 	job, parts, err := a.jobAt(ctx, f, args)
-	if f.at == "" {
-		err = a.kept().HintAtLast(args, a.kept().Say(strings.Join(args, ""), err))
+	if err != nil && f.at == "" {
+		kept := a.kept()
+		err = kept.HintAtLast(args, kept.Say(strings.Join(args, ""), err))
 	}
 	return job, parts, err
 }
 
-// kept is what is kept of jobs of this user that have ended. That there is no such directory was said by findJobs.
+// kept is where something is kept of jobs of this user that have ended. Why that cannot be told findJobs has said.
 func (a *app) kept() history.Kept {
 	places, _ := a.places()
 	return places.All()

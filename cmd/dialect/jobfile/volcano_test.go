@@ -11,6 +11,11 @@ import (
 	"muster/cmd/dialect/jobfile"
 )
 
+// volcanoOf is a job of Volcano with what is in its spec.
+func volcanoOf(spec string) string {
+	return "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: j}\nspec: {" + spec + "}\n"
+}
+
 // volcano is a job of Volcano with policies of its own, and tasks, each with policies.
 func volcano(policies string, tasks ...string) string {
 	text := "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: j}\nspec:\n  policies: [" + policies + "]\n  tasks:\n"
@@ -272,7 +277,7 @@ func TestVolcanoPoliciesSaid(t *testing.T) {
 			if !strings.Contains(c.spec, "tasks:") {
 				c.spec += ", tasks: [{" + pod + "]"
 			}
-			f, err := read("apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: j}\nspec: {"+c.spec+"}", nil)
+			f, err := read(volcanoOf(c.spec), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -341,8 +346,7 @@ func TestVolcanoRestartPolicy(t *testing.T) {
 		{failed + "maxRetry: 0, ", "Never", "2", "--max-restarts 2 --backoff-limit 2", "maxRetry", "--backoff-limit 2: " + together},
 		{failed + "maxRetry: 1, ", "Never", "2", replaced, "maxRetry", "--max-restarts 0: the first failure ends the job"},
 	} {
-		f, err := read("apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: j}\nspec: {"+c.spec+
-			fmt.Sprintf(tasks, c.policy, c.retry)+"}", nil)
+		f, err := read(volcanoOf(c.spec+fmt.Sprintf(tasks, c.policy, c.retry)), nil)
 		if err != nil {
 			t.Errorf("%s%s: %v", c.spec, c.policy, err)
 			continue
@@ -355,9 +359,9 @@ func TestVolcanoRestartPolicy(t *testing.T) {
 			t.Errorf("%s%s: %s is said to be %+v, want %q", c.spec, c.policy, c.at, f.Lines[max(i, 0)], c.said)
 		}
 	}
-	_, err := read("apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: j}\nspec: {tasks: ["+
+	_, err := read(volcanoOf("tasks: ["+
 		"{name: a, template: {spec: {restartPolicy: Never, containers: [{name: c, command: [x]}]}}}, "+
-		"{name: b, template: {spec: {restartPolicy: OnFailure, containers: [{name: c, command: [x]}]}}}]}", nil)
+		"{name: b, template: {spec: {restartPolicy: OnFailure, containers: [{name: c, command: [x]}]}}}]"), nil)
 	if err == nil || !strings.Contains(err.Error(), "restartPolicy: the tasks have different policies of failed or lost pods") {
 		t.Errorf("pods with different policies: %v", err)
 	}
@@ -384,7 +388,7 @@ func TestVolcanoAdmission(t *testing.T) {
 
 		"plugins: {svc: [], env: [], ssh: []}, tasks: [{" + pod + "}, {" + pod + "}]": "",
 	} {
-		f, err := read("apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: j}\nspec: {"+spec+"}\n", nil)
+		f, err := read(volcanoOf(spec), nil)
 		switch {
 		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
 			t.Errorf("%s: %v, want %q", spec, err, want)

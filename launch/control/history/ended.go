@@ -15,8 +15,8 @@ import (
 // have found no job which runs, and whose arguments name one or none.
 type Kept []string
 
-// Named is what is kept of the job that a name means, of the last one for none; err is returned where nothing is.
-func (k Kept) Named(name string, err error) ([]Run, error) {
+// named is what is kept of the job that a name means, of the last one for none; err is returned where nothing is.
+func (k Kept) named(name string, err error) ([]Run, error) {
 	runs, pickErr := Ended(k, name)
 	if pickErr != nil || len(runs) > 0 {
 		return runs, pickErr
@@ -29,7 +29,7 @@ func (k Kept) Asked(args []string, err error) ([]Run, error) {
 	if len(args) == 0 || errhint.CodeOf(err) != errhint.Usage {
 		return nil, err
 	}
-	return k.Named(args[0], err)
+	return k.named(args[0], err)
 }
 
 // AskedOrLast is Asked that takes the last job where none is named, and none runs. last says that it is that one.
@@ -38,7 +38,7 @@ func (k Kept) AskedOrLast(args []string, err error) (runs []Run, last bool, _ er
 		runs, err = k.Asked(args, err)
 		return runs, false, err
 	}
-	runs, err = k.Named("", err)
+	runs, err = k.named("", err)
 	return runs, true, err
 }
 
@@ -47,7 +47,7 @@ func (k Kept) Say(name string, err error) error {
 	if !errors.Is(err, control.ErrNoMatch) {
 		return err
 	}
-	runs, otherErr := k.Named(name, err)
+	runs, otherErr := k.named(name, err)
 	if otherErr != nil {
 		return otherErr
 	}
@@ -61,7 +61,7 @@ func (k Kept) HintAtLast(args []string, err error) error {
 	if len(args) > 0 || !errors.Is(err, control.ErrNoJob) {
 		return err
 	}
-	runs, otherErr := k.Named("", err)
+	runs, otherErr := k.named("", err)
 	if otherErr != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func (k Kept) SayLogs(args []string, err error) error {
 	if errhint.CodeOf(err) != errhint.Usage || len(args) == 0 && !errors.Is(err, control.ErrNoJob) {
 		return err
 	}
-	runs, otherErr := k.Named(strings.Join(args, ""), err)
+	runs, otherErr := k.named(strings.Join(args, ""), err)
 	if otherErr != nil {
 		return otherErr
 	}
