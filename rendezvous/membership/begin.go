@@ -94,7 +94,7 @@ func (c *coordinator) assign(ctx context.Context, id roundID, joiners []joiner, 
 		if p := c.pulses[s.rec.Agent]; p != nil {
 			a.Heard, heard[i] = p.heard, p.heard
 		}
-		roll.Members = append(roll.Members, rollMember{s.rec.Agent, a.Rank, s.rec.String()})
+		roll.Members = append(roll.Members, rollMember{s.rec.Agent, a.Rank, s.rec.Node, s.rec.Addr})
 		answers[i] = c.answering(s, answer{Begin: a})
 	}
 	c.ledger.begin(id.nonce, agents, heard)

@@ -115,7 +115,7 @@ func checkSlot(slot, least int) error {
 
 func (r *voteRecord) check() error {
 	if !isNonce(r.Agent) || !isNonce(r.Nonce) || r.Round < 0 || r.Round > maxRounds || r.Rank < 0 || r.Rank >= maxNodes ||
-		r.Silent < 0 || r.Silent > maxDelay {
+		r.Silent < 0 || r.Silent > maxDelay || len(r.Host) > maxHost || len(r.Addr) > maxHost {
 		return errors.New("it is no vote")
 	}
 	return nil
@@ -128,7 +128,7 @@ func (r *rollRecord) check() error {
 		return fmt.Errorf("it has %d of %d members in round %d", len(r.Members), r.Size, r.Round)
 	}
 	for _, m := range r.Members {
-		if !isNonce(m.Agent) || m.Rank < 0 || m.Rank >= r.Size || len(m.Name) > maxLabel {
+		if !isNonce(m.Agent) || m.Rank < 0 || m.Rank >= r.Size || len(m.Host) > maxHost || len(m.Addr) > maxHost {
 			return fmt.Errorf("it has a member with rank %d of %d", m.Rank, r.Size)
 		}
 	}

@@ -28,9 +28,11 @@ import (
 // did not take long.
 
 // voteRecord is a vote, with how long ago the voter may have reached the lost store. Rank is the voter's among the agents
-// of the round.
+// of the round, Host and Addr are its joinRecord's Node and Addr.
 type voteRecord struct {
 	Agent  string        `json:"agent"`
+	Host   string        `json:"host"`
+	Addr   string        `json:"addr"`
 	Round  int           `json:"round"`
 	Nonce  string        `json:"nonce"` // of the round
 	Rank   int           `json:"rank"`
@@ -160,7 +162,8 @@ func (h *Handler) voteAt(ctx context.Context, to standby, need int, gone bool) (
 	answering, cancel := context.WithTimeout(ctx, h.cfg.deadAfter())
 	defer cancel()
 	vote := voteRecord{
-		Agent: h.id, Round: h.last.Round, Nonce: h.last.Nonce, Rank: h.last.AgentRank, Silent: time.Since(h.session.lastWord()),
+		Agent: h.id, Host: h.cfg.Node, Addr: h.cfg.Addr, Round: h.last.Round, Nonce: h.last.Nonce, Rank: h.last.AgentRank,
+		Silent: time.Since(h.session.lastWord()),
 	}
 	name := func(n int64) string { return h.voteKey(term, n) }
 	_, err = deposit(answering, conn, h.keys.move(term, h.job, "tickets"), name, vote, h.cfg.lookEvery())
@@ -188,21 +191,13 @@ func (h *Handler) voteAt(ctx context.Context, to standby, need int, gone bool) (
 // succeed makes this agent the host once it has the votes.
 func (h *Handler) succeed(ctx context.Context, conn *records, term, need int, gone bool) error {
 	standby := &handover{moved: true, round: h.last.Round, size: h.last.Size, members: map[string]member{}}
-	names := map[string]string{}
-	for _, o := range h.last.Standbys {
-		names[o.Agent] = o.Node
-	}
 	reached := h.session.lastWord() // when one of the voters may have reached the lost store last
 	count := func(vote voteRecord) {
 		if vote.Round != h.last.Round || vote.Nonce != h.last.Nonce { // somebody else's last round
 			return
 		}
-		name, known := names[vote.Agent]
-		if !known {
-			name = "agent " + vote.Agent
-		}
 		// Who has voted twice counts once. The rank is the one that the voter keeps where ranks are fixed.
-		standby.members[vote.Agent] = member{rank: vote.Rank, name: name}
+		standby.members[vote.Agent] = member{rank: vote.Rank, name: nodeName(vote.Host, vote.Addr), host: vote.Host}
 		if at := time.Now().Add(-vote.Silent); at.After(reached) {
 			reached = at
 		}

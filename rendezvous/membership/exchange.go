@@ -278,7 +278,7 @@ func (r *round) tellAwaited(ctx context.Context) {
 	var names []string
 	for i, m := range roll.Members {
 		if said[i] == nil && i != r.lostAgent() {
-			names = append(names, m.Name)
+			names = append(names, m.String())
 		}
 	}
 	if len(names) > 0 {

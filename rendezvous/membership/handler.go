@@ -395,7 +395,7 @@ func (h *Handler) inherit(ctx context.Context, term int) (*handover, error) {
 	}
 	for _, m := range roll.Members {
 		i.agents = append(i.agents, m.Agent)
-		i.members[m.Agent] = member{rank: m.Rank, name: m.Name, gone: ours && m.Agent == before.Agent}
+		i.members[m.Agent] = member{rank: m.Rank, name: m.String(), host: m.Host, gone: ours && m.Agent == before.Agent}
 	}
 	var said verdictRecord
 	if _, err = h.conn.claim(ctx, h.keys.round(roll.id(), "verdict"), v, &said); storeFailed(err) {

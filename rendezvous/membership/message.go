@@ -2,7 +2,6 @@ package membership
 
 import (
 	"net/netip"
-	"strings"
 	"time"
 
 	"muster/rendezvous"
@@ -62,18 +61,16 @@ func (r joinRecord) anew() joinRecord {
 	return r
 }
 
-// String names the node for people. A name that is an address needs no second one: a rehearsal's nodes all have one.
-func (r joinRecord) String() string {
-	if _, err := netip.ParseAddr(r.Node); err == nil || r.Addr == "" || r.Addr == r.Node {
-		return r.Node
-	}
-	return r.Node + " (" + r.Addr + ")"
-}
+// String names the node for people.
+func (r joinRecord) String() string { return nodeName(r.Node, r.Addr) }
 
-// hostOf is the Node of a joinRecord that calls itself name.
-func hostOf(name string) string {
-	host, _, _ := strings.Cut(name, " (")
-	return host
+// nodeName names a node for people, by its host name and the address by which others reach it. A host name that is an
+// address needs no second one: a rehearsal's nodes all have one.
+func nodeName(host, addr string) string {
+	if _, err := netip.ParseAddr(host); err == nil || addr == "" || addr == host {
+		return host
+	}
+	return host + " (" + addr + ")"
 }
 
 // answer is one of the answers to a ticket. One of its fields is set beside Agent and Wish. Those that end the ticket
@@ -242,11 +239,15 @@ type rollRecord struct {
 
 func (r *rollRecord) id() roundID { return roundID{r.Round, r.Nonce} }
 
+// rollMember is one agent of that round, with its joinRecord's Node and Addr.
 type rollMember struct {
 	Agent string `json:"a"`
 	Rank  int    `json:"r"`
-	Name  string `json:"n"`
+	Host  string `json:"h"`
+	Addr  string `json:"d"`
 }
+
+func (m rollMember) String() string { return nodeName(m.Host, m.Addr) }
 
 // waitlist tells people how far a meeting has come.
 type waitlist struct {

@@ -69,7 +69,8 @@ type joiner struct {
 // member is an agent of the round that runs, or ran last.
 type member struct {
 	rank int
-	name string
+	name string // for people
+	host string
 	gone bool // lost, or left
 }
 
@@ -292,7 +293,7 @@ const (
 // afterLoss is the verdict on a round that has lost a node.
 func (r *roster) afterLoss(m member, how goes) rendezvous.Verdict {
 	left, name := how == goesLeft, m.name
-	v := rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: reasonNodeLost, Rank: -1, Subject: hostOf(name)}
+	v := rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: reasonNodeLost, Rank: -1, Subject: m.host}
 	v.Message = fmt.Sprintf("node %s is not heard of for %v", name, r.patience)
 	if left {
 		v.Message = fmt.Sprintf("node %s has left", name)
@@ -445,7 +446,7 @@ func (r *roster) begun(number, size int, joiners []joiner, ranks []int) {
 	r.silent, r.proposed, r.inherited, r.notBefore, r.moved, r.predecessor, r.gathers = 0, false, false, 0, 0, "", false
 	r.members = make(map[string]member, len(joiners))
 	for i, s := range joiners {
-		r.members[s.rec.Agent] = member{rank: ranks[i], name: s.rec.String()}
+		r.members[s.rec.Agent] = member{rank: ranks[i], name: s.rec.String(), host: s.rec.Node}
 		delete(r.tickets, s.rec.Agent)
 	}
 	r.waiting = slices.DeleteFunc(r.waiting, func(s joiner) bool { _, waits := r.tickets[s.rec.Agent]; return !waits })

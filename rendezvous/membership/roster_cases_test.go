@@ -181,7 +181,8 @@ func TestSubject(t *testing.T) {
 		want    string
 	}{
 		"one is lost": {func(r *roster) { r.lost(time.Minute, "agent1", goesSilent) }, "node1"},
-		"one comes":   {func(r *roster) { r.join(time.Minute, 3, reviewRec(2, -1)) }, "node2"},
+		"one with another name in brackets is lost": {func(r *roster) { r.lost(time.Minute, "agent9", goesSilent) }, "rack 3 (left)"},
+		"one comes": {func(r *roster) { r.join(time.Minute, 3, reviewRec(2, -1)) }, "node2"},
 		"two come": {func(r *roster) {
 			r.join(time.Minute, 3, reviewRec(2, -1))
 			r.join(time.Minute, 4, reviewRec(3, -1))
@@ -193,10 +194,13 @@ func TestSubject(t *testing.T) {
 		}, "node1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRoster(reviewRules(1, 4))
+			r := newRoster(reviewRules(1, 5))
 			for i := range 2 {
 				r.join(0, int64(i+1), reviewRec(i, -1))
 			}
+			brackets := reviewRec(9, -1)
+			brackets.Node = "rack 3 (left)"
+			r.join(0, 9, brackets)
 			r.settle(3 * time.Second)
 			c.happens(r)
 			if v := said(r.settle(2 * time.Minute)); v.Subject != c.want {
