@@ -38,7 +38,7 @@ func (r *joinRecord) check() error {
 	case r.Port < 0 || r.Port > 65535:
 		return fmt.Errorf("it has port %d", r.Port)
 	case r.NodeRank < -1 || r.NodeRank >= maxNodes || r.Round < -1 || r.Round > maxRounds || r.Rank < 0 || r.Rank >= maxNodes ||
-		r.Size < 0 || r.Size > maxNodes:
+		r.Size < 0 || r.Size > maxNodes || r.Agents < 0 || r.Agents > r.Size:
 		return fmt.Errorf("it has node rank %d, rank %d of %d in round %d", r.NodeRank, r.Rank, r.Size, r.Round)
 	case r.Prefers < 0 || r.Prefers > maxNodes:
 		return fmt.Errorf("it would like to have node rank %d", r.Prefers-1)

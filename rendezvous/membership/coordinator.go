@@ -126,11 +126,9 @@ type handover struct {
 	round   int
 	size    int // 0 where what was read may be of an earlier job
 	members map[string]member
-	nonce   string // of the round, "" where nobody can be left in it
-	// before is the coordinator before in the job with a nonce, "" where it has left by itself: it is a lost node where it
-	// does not come back, and somebody of that job does.
-	before, job string
-	agents      []string // its agents, by rank among them
+	nonce   string   // of the round, "" where nobody can be left in it
+	job     string   // nonce of its job: who is lost of its members counts where somebody of that job comes
+	agents  []string // its agents, by rank among them
 	// wait is how long it takes until nobody of the others can still be running.
 	wait time.Duration
 }
@@ -143,7 +141,7 @@ func (i *handover) into(r *roster) {
 	if i.moved {
 		r.moved = 1
 	}
-	r.predecessor, r.jobBefore = i.before, i.job
+	r.jobBefore = i.job
 	for _, m := range i.members {
 		if m.gone { // the coordinator before fell silent
 			r.silent++

@@ -48,16 +48,19 @@ func (h *Handler) elect(ctx context.Context, cause error) error {
 		voters--
 	}
 	if voters < need { // without the host there are not enough, whoever is reached
-		seeking, cancel := context.WithTimeout(ctx, 2*h.cfg.deadAfter())
-		defer cancel()
-		if back := h.seekAgain(seeking, h.cfg.At, h.cfg.beatEvery()); back != nil {
-			h.conn = newRecords(back, h.codec)
+		if h.foundAgain(ctx) {
 			return nil
 		}
 		return h.noQuorum(need, fmt.Errorf("%w; %s too few to decide who goes on", cause, counted(voters, "is", "are")))
 	}
 	v := h.lossOf("the node that hosts the store is lost", h.last, h.last.HostRank)
 	if !h.hostLeft && v.Kind == rendezvous.Fail {
+		// The host may be started again, and would wait for us: it hears from us that the job has ended.
+		h.log.Warn().Str("reason", v.Message).Dur("wait_ms", 2*h.cfg.deadAfter()).
+			Msg("store lost, and the job ends; its host is told so where it is started again meanwhile")
+		if h.foundAgain(ctx) {
+			return nil
+		}
 		return errhint.Code(fmt.Errorf("cannot go on without %s: %w: %s", h.cfg.Place, cause, v.Message), v.Status)
 	}
 	h.log.Warn().Err(cause).Int("votes_needed", need).Int("group_world_size", h.last.Agents).
@@ -87,6 +90,17 @@ func (h *Handler) elect(ctx context.Context, cause error) error {
 		last = context.Cause(ctx)
 	}
 	return h.noQuorum(need, fmt.Errorf("%w; no other host: %w", cause, last))
+}
+
+// foundAgain looks for the lost store where it was, for as long as a host may take that is started again at once.
+func (h *Handler) foundAgain(ctx context.Context) bool {
+	seeking, cancel := context.WithTimeout(ctx, 2*h.cfg.deadAfter())
+	defer cancel()
+	back := h.seekAgain(seeking, h.cfg.At, h.cfg.beatEvery())
+	if back != nil {
+		h.conn = newRecords(back, h.codec)
+	}
+	return back != nil
 }
 
 // errReturned ends a vote: the lost store is there again.

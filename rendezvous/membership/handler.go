@@ -383,19 +383,18 @@ func (h *Handler) inherit(ctx context.Context, term int) (*handover, error) {
 	if storeFailed(err) || err != nil && ours {
 		return nil, err
 	}
-	if !left {
-		i.before = before.Agent
-	}
 	if ours {
 		i.size = roll.Size
 	}
-	if ours && i.before != "" {
+	lost := ours && !left && before.Agent != ""
+	if lost {
 		v = h.lossOf("node "+before.Node+" is not heard of any more", h.standbyOf(roll), h.last.LeadRank)
 		v.Subject = before.Node
 	}
 	for _, m := range roll.Members {
 		i.agents = append(i.agents, m.Agent)
-		i.members[m.Agent] = member{rank: m.Rank, name: m.String(), host: m.Host, gone: ours && m.Agent == before.Agent}
+		led := m.Agent == before.Agent
+		i.members[m.Agent] = member{rank: m.Rank, name: m.String(), host: m.Host, gone: ours && led, uncounted: lost && led}
 	}
 	var said verdictRecord
 	if _, err = h.conn.claim(ctx, h.keys.round(roll.id(), "verdict"), v, &said); storeFailed(err) {

@@ -20,12 +20,12 @@ func (h *Handler) wish(ctx context.Context, m rendezvous.Member) (place assignme
 		Agent: h.id, Wish: newNonce(), Node: h.cfg.Node, Addr: h.cfg.Addr, Role: m.Role, Workers: m.LocalWorldSize,
 		NodeRank: h.cfg.NodeRank, Prefers: h.cfg.Prefers,
 		Min: h.cfg.Min, Max: h.cfg.Max, Checks: h.cfg.Checks, IDs: strings.Join(h.cfg.IDs, ","),
-		Round: h.last.Round, RoundJob: h.last.Job, Rank: h.last.Rank, Size: h.last.Size,
+		Round: h.last.Round, RoundJob: h.last.Job, Rank: h.last.Rank, Size: h.last.Size, Agents: h.last.Agents,
 		Restarts: h.last.Restarts, Replacements: h.last.Replacements,
 		LostOf: h.last.LostOf, Host: h.last.Host, HostRank: h.last.HostRank, Hosts: h.host == h.id, Orders: h.last.Orders,
 	}
 	if h.hostLeft { // that is no loss
-		rec.Host, rec.HostRank = "", noRank
+		rec.Host = ""
 	}
 	if h.round != nil {
 		rec.Restarts = max(rec.Restarts, h.round.restarts)

@@ -37,6 +37,8 @@ type joinRecord struct {
 	Round int `json:"round"`
 	Rank  int `json:"rank"`
 	Size  int `json:"size"`
+	// Agents is how many of those Size nodes were ours.
+	Agents int `json:"agents,omitempty"`
 	// RoundJob is the nonce of the job of Round, empty for none.
 	RoundJob string `json:"round_job,omitempty"`
 	// Voter says that it knows of no later round: it has lost the store in Round, and has asked nowhere else since.
@@ -45,8 +47,9 @@ type joinRecord struct {
 	Replacements int  `json:"replacements"`
 	// LostOf is losses.String.
 	LostOf string `json:"lost_of,omitempty"`
-	// Host is the agent that served the store of Round, empty for none of ours, and HostRank its rank there, -1 for
-	// none. Hosts says that this agent serves the store at which it joins.
+	// Host is the agent that served the store of Round, empty for none of ours and for one that has left, which Agents
+	// and Size do not count any more; HostRank is its rank there, -1 for none. Hosts says that this agent serves the
+	// store at which it joins.
 	Host     string `json:"host,omitempty"`
 	HostRank int    `json:"host_rank"`
 	Hosts    bool   `json:"hosts,omitempty"`
@@ -56,7 +59,7 @@ type joinRecord struct {
 
 // anew is what an agent would say that knows nothing of the job's past.
 func (r joinRecord) anew() joinRecord {
-	r.Round, r.Rank, r.Size, r.RoundJob, r.Voter = -1, 0, 0, "", false
+	r.Round, r.Rank, r.Size, r.Agents, r.RoundJob, r.Voter = -1, 0, 0, 0, "", false
 	r.Restarts, r.Replacements, r.LostOf, r.Host, r.HostRank, r.Orders = 0, 0, "", "", noRank, rendezvous.Orders{}
 	return r
 }

@@ -120,21 +120,110 @@ func (h *Handler) standbyOf(roll *rollRecord) assignment {
 	return a
 }
 
-// lostHost says whether the node is lost that served the store in the last round, and its rank there: those who were in
-// it find another agent at this store, by, which was elected or has been started in the place of the lost one. That is
-// counted once, when this roster begins its first round.
-func (r *roster) lostHost() (rank int, by string, lost bool) {
-	hosts := slices.IndexFunc(r.waiting, func(s joiner) bool { return s.rec.Hosts })
-	if hosts < 0 || r.last == r.round && r.moved == 0 {
-		return noRank, "", false
+// uncounted are the ranks of nodes that were lost when there was nobody who could count them: that of the coordinator, or
+// of the store's host, and those that were lost with it. noRank is for one whose rank is not known. They are counted
+// when this roster begins its first round.
+func (r *roster) uncounted() (ranks []int) {
+	if r.hostHere() >= 0 && (r.last != r.round || r.moved > 0) {
+		return r.lostElsewhere()
 	}
-	by = r.waiting[hosts].rec.String()
+	if !slices.ContainsFunc(r.waiting, func(s joiner) bool { return s.rec.Job == r.jobBefore }) {
+		return nil // what was read of the last round may be of an earlier job
+	}
+	for _, m := range r.members {
+		if m.uncounted {
+			ranks = append(ranks, m.rank)
+		}
+	}
+	slices.Sort(ranks)
+	return ranks
+}
+
+// lostElsewhere are the ranks of those who were in the last round, at a store whose place this one has taken, and have
+// not come here: the host's first, unless it has left by itself.
+func (r *roster) lostElsewhere() (ranks []int) {
+	hostRank, _, lost := r.lostHost()
+	agents, back, left, mixed := 0, 0, false, false
+	found := map[int]bool{}
+	for _, s := range r.waiting {
+		if s.rec.Round != r.last {
+			continue
+		}
+		agents, back, found[s.rec.Rank] = max(agents, s.rec.Agents), back+1, true
+		mixed = mixed || s.rec.Agents != s.rec.Size
+		if s.rec.Host == "" && s.rec.HostRank != noRank {
+			left, found[s.rec.HostRank] = true, true
+		}
+	}
+	if !lost && !left {
+		return nil
+	}
+	missing := agents - back
+	if lost {
+		ranks, found[hostRank] = append(ranks, hostRank), true
+		if hostRank == noRank { // it was not in the round
+			missing++
+		}
+	}
+	for rank := 0; len(ranks) < missing; rank++ {
+		switch {
+		case mixed: // torchrun's have ranks among ours
+			ranks = append(ranks, noRank)
+		case !found[rank]:
+			ranks = append(ranks, rank)
+		}
+	}
+	return ranks
+}
+
+// lostTogether is the verdict on the nodes that nobody has counted yet, and whether that ends the job.
+func (r *roster) lostTogether() (v rendezvous.Verdict, over bool) {
+	ranks := r.uncounted()
+	if len(ranks) == 0 {
+		return v, false
+	}
+	v = rendezvous.Verdict{
+		Kind: rendezvous.Reassemble, Reason: reasonNodeLost, Rank: -1, Message: "a node of the last round was lost",
+	}
+	if len(ranks) > 1 {
+		v.Message = fmt.Sprintf("%d nodes of the last round were lost together", len(ranks))
+	}
+	r.limit(&v, r.restarts, r.replacements+len(ranks))
+	known := maps.Clone(r.lostOf)
+	for i, rank := range ranks {
+		r.limitRank(&v, known, r.lastSize()-i, rank)
+		known[rank]++
+	}
+	return v, v.Kind == rendezvous.Fail
+}
+
+// allBack returns when everybody of the last round has come back who lives; never while some are known to be missing.
+func (r *roster) allBack() time.Duration {
+	if r.cutOff() || len(r.missing()) > 0 {
+		return never
+	}
+	return max(r.gatherFrom, r.notBefore) + 2*r.patience
+}
+
+// hostHere is the index of the agent that serves this store among those that wait, -1 for none.
+func (r *roster) hostHere() int {
+	return slices.IndexFunc(r.waiting, func(s joiner) bool { return s.rec.Hosts })
+}
+
+// lostHost says whether the node is lost that served the store in the last round, and its rank there: those who were in
+// it find another agent at this store, by, which was elected or has been started in the place of the lost one.
+func (r *roster) lostHost() (rank int, by joinRecord, lost bool) {
+	hosts := r.hostHere()
+	if hosts < 0 || r.last == r.round && r.moved == 0 {
+		return noRank, joinRecord{}, false
+	}
+	by = r.waiting[hosts].rec
 	for _, s := range r.waiting {
 		if _, back := r.tickets[s.rec.Host]; s.rec.Round == r.last && s.rec.Host != "" && !back {
 			return s.rec.HostRank, by, true
 		}
 	}
-	return noRank, "", false
+	return noRank, joinRecord{}, false
 }
 
 // hostReturned is the verdict on the loss of a node that served the store and serves it again, and whether that ends
@@ -145,7 +234,7 @@ func (r *roster) hostReturned() (v rendezvous.Verdict, over bool) {
 		return v, false
 	}
 	v = rendezvous.Verdict{
-		Kind: rendezvous.Reassemble, Reason: reasonNodeLost, Rank: -1,
+		Kind: rendezvous.Reassemble, Reason: reasonNodeLost, Rank: -1, Subject: by.Node,
 		Message: fmt.Sprintf("node %s, which hosts the store, was lost and has been started again", by),
 	}
 	r.limit(&v, r.restarts, r.replacements+1)

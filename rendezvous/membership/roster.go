@@ -72,6 +72,8 @@ type member struct {
 	name string // for people
 	host string
 	gone bool // lost, or left
+	// uncounted says that it was lost when nobody knew whether that counts: the coordinator's leadership was inherited.
+	uncounted bool
 }
 
 // roster decides who takes part in a round, when it begins, and what lost and new nodes mean for it. It is pure: it
@@ -104,8 +106,11 @@ type roster struct {
 	restarts, replacements int
 	lostOf                 losses
 	orders                 rendezvous.Orders // of the job, since the last verdict
-	predecessor, jobBefore string            // agent whose leadership we have, and its job: see handover.before
+	jobBefore              string            // job of the agent whose leadership we have
 	leaving                bool              // the host of the store leaves: the next round is for its successor
+	earlier                earlier
+	added                  int                 // restarts of the earlier job that came to be known while the round runs
+	spent                  *rendezvous.Verdict // the job has lost more nodes than it may
 }
 
 func newRoster(r rules) *roster {
@@ -142,7 +147,7 @@ func (r *roster) join(now time.Duration, ticket int64, rec joinRecord) {
 		r.drop(rec.Agent)
 	}
 	if m, was := r.members[rec.Agent]; was && m.gone { // silent for a while, and back
-		m.gone = false
+		m.gone, m.uncounted = false, false
 		r.members[rec.Agent] = m
 		r.silent = max(r.silent-1, 0)
 	}
@@ -253,7 +258,7 @@ func (r *roster) lost(now time.Duration, agent string, how goes) {
 	if !ours || m.gone {
 		return
 	}
-	m.gone = true
+	m.gone, m.uncounted = true, how == goesSilent && r.inherited
 	r.members[agent] = m
 	if !left {
 		r.silent++
@@ -347,7 +352,7 @@ func (r *roster) end(v rendezvous.Verdict) {
 	r.orders.Learn(v.Orders)
 	switch v.Kind {
 	case rendezvous.Restart:
-		r.restarts = max(r.restarts, v.Restarts)
+		r.restarts = max(r.restarts, v.Restarts+r.added)
 	case rendezvous.Succeed, rendezvous.Fail:
 		r.phase = phaseOver
 	default:
@@ -369,30 +374,52 @@ func (r *roster) settle(now time.Duration) []effect {
 		if !is && !r.cutOff() { // else the others may have gone on without the node that is back
 			v, is = r.hostReturned()
 		}
+		if !is && now > r.allBack() {
+			v, is = r.lostTogether()
+		}
+		if !is && r.spent != nil {
+			v, is = *r.spent, true
+		}
 		if is {
 			r.phase, r.verdict = phaseOver, v
 		}
 	}
 	switch r.phase {
 	case phaseOver:
-		for _, s := range r.waiting {
-			v := r.verdict
-			r.pending = append(r.pending, effect{reply: &reply{s, answer{Over: &v}}})
-		}
-		r.waiting = nil
-		clear(r.tickets)
 	case phaseRun:
 		r.refuseDoubles(now)
+		if r.spent != nil && !r.proposed {
+			r.propose(*r.spent)
+		}
 		r.grow(now)
 	default:
 		r.refuseDoubles(now)
-		if joiners, wait := r.choose(now); wait == 0 && !r.mixed {
+		joiners, wait := r.choose(now)
+		if wait > 0 || r.mixed {
+			break
+		}
+		if v, is := r.lostTogether(); is {
+			r.phase, r.verdict = phaseOver, v
+		} else {
 			r.begin(joiners)
 		}
+	}
+	if r.phase == phaseOver {
+		r.tellOver()
 	}
 	effects := r.pending
 	r.pending = nil
 	return effects
+}
+
+// tellOver answers those who wait for a round of a job that has ended.
+func (r *roster) tellOver() {
+	for _, s := range r.waiting {
+		v := r.verdict
+		r.pending = append(r.pending, effect{reply: &reply{s, answer{Over: &v}}})
+	}
+	r.waiting = nil
+	clear(r.tickets)
 }
 
 // begin makes the next round of those who join.
@@ -430,20 +457,14 @@ func (r *roster) begin(joiners []joiner) {
 
 // begun notes that a round of size nodes runs, of which ours are joiners, with ranks.
 func (r *roster) begun(number, size int, joiners []joiner, ranks []int) {
-	if rank, _, lost := r.lostHost(); lost {
+	for i, rank := range r.uncounted() {
 		r.replacements++
-		if r.mustReplace(r.lastSize(), rank) {
+		if r.mustReplace(r.lastSize()-i, rank) {
 			r.lostOf[rank]++
 		}
 	}
-	if before := r.members[r.predecessor]; before.gone && slices.ContainsFunc(joiners, r.knewBefore) {
-		r.replacements++
-		if size >= r.lastSize() && r.rankLimit > 0 {
-			r.lostOf[before.rank]++
-		}
-	}
 	r.phase, r.round, r.last, r.size = phaseRun, number, number, size
-	r.silent, r.proposed, r.inherited, r.notBefore, r.moved, r.predecessor, r.gathers = 0, false, false, 0, 0, "", false
+	r.silent, r.proposed, r.inherited, r.notBefore, r.moved, r.gathers, r.added = 0, false, false, 0, 0, false, 0
 	r.members = make(map[string]member, len(joiners))
 	for i, s := range joiners {
 		r.members[s.rec.Agent] = member{rank: ranks[i], name: s.rec.String(), host: s.rec.Node}
@@ -451,9 +472,6 @@ func (r *roster) begun(number, size int, joiners []joiner, ranks []int) {
 	}
 	r.waiting = slices.DeleteFunc(r.waiting, func(s joiner) bool { _, waits := r.tickets[s.rec.Agent]; return !waits })
 }
-
-// knewBefore reports whether a node was in the job of the coordinator before.
-func (r *roster) knewBefore(s joiner) bool { return s.rec.Job == r.jobBefore }
 
 // name returns the name of an agent's node for people.
 func (r *roster) name(agent string) string {

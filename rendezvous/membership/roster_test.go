@@ -304,10 +304,10 @@ func TestAwaits(t *testing.T) {
 func TestPredecessorReturns(t *testing.T) {
 	for name, back := range map[string]bool{"it comes back": true, "it does not": false} {
 		t.Run(name, func(t *testing.T) {
-			r := newRoster(rules{min: 1, max: 2, unit: 1, order: func(p []Placement) []int { return []int{0, 1}[:len(p)] }})
+			r := newRoster(reviewRules(1, 2))
 			i := &handover{
-				round: 0, size: 2, before: "a",
-				members: map[string]member{"a": {rank: 0, name: "a", gone: true}, "b": {rank: 1, name: "b"}},
+				round: 0, size: 2,
+				members: map[string]member{"a": {rank: 0, name: "a", gone: true, uncounted: true}, "b": {rank: 1, name: "b"}},
 			}
 			i.into(r)
 			want := 1

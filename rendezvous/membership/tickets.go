@@ -171,8 +171,9 @@ func (c *coordinator) take(ctx context.Context, ticket int64, rec joinRecord) {
 	}
 	c.log.Debug().Str("node", rec.String()).Int64("ticket", ticket).Msg("node joined")
 	if c.knowsNothing(rec) {
-		c.log.Warn().Str("node", rec.String()).Msg("a node of an earlier start of this job has come: what it knows of that does not count")
+		c.log.Warn().Str("node", rec.String()).Msg("a node of an earlier start of this job has come: it takes part as a new one")
 		c.roster.fromElsewhere()
+		c.roster.resumes(rec, c.hosted)
 		rec = rec.anew()
 	}
 	c.roster.join(c.now(), ticket, rec)
