@@ -385,13 +385,13 @@ func (c *coordinator) showWaitlist(ctx context.Context) error {
 	return c.store.set(ctx, c.keys.term(c.term, "lobby"), l)
 }
 
-// othersGone waits until no other agent is left but the host of the store, or ctx ends.
-func (c *coordinator) othersGone(ctx context.Context) {
+// othersGone waits until no other agent is left that counts, but the host of the store, or ctx ends.
+func (c *coordinator) othersGone(ctx context.Context, counts func(agent string) bool) {
 	for ctx.Err() == nil {
 		var agents, keys []string
 		c.mu.Lock()
 		for agent := range c.here {
-			if agent != c.self && agent != c.hosted { // the host waits for us
+			if agent != c.self && agent != c.hosted && counts(agent) { // the host waits for us
 				agents, keys = append(agents, agent), append(keys, c.keys.left(agent))
 			}
 		}

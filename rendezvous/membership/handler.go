@@ -143,21 +143,10 @@ func (h *Handler) tooLate(began time.Time, err error) error {
 // meet is one attempt to get into a round.
 func (h *Handler) meet(ctx context.Context, m rendezvous.Member) (rendezvous.Round, error) {
 	var none rendezvous.Round
-	if r := h.round; r != nil && r.handover {
-		// The host ends its workers, waits for ours to end, and then ends the store. Whoever of the others is left
-		// decides without it.
-		ready, cancel := both(ctx, h.session.ctx)
-		_ = h.conn.set(ready, h.keys.left(h.id), leftRecord{h.id})
-		cancel()
-		select {
-		case <-h.session.ctx.Done():
-		case <-ctx.Done():
-			return none, context.Cause(ctx)
+	if h.hostParts() {
+		if err := h.awaitParting(ctx); err != nil {
+			return none, err
 		}
-		r.handover, r.cut = false, true
-		h.last.Size--
-		h.last.Agents--
-		h.hostLeft = true
 	}
 	if h.session == nil || h.session.ctx.Err() != nil {
 		if err := h.connect(ctx); err != nil {
@@ -479,9 +468,10 @@ func (h *Handler) sayGoodbye(s *session) {
 	ctx, cancel := context.WithTimeout(s.ctx, h.cfg.CloseTimeout)
 	defer cancel()
 	switch {
+	case h.parts(ctx, s):
 	case !h.over && !h.leaving:
 	case h.coord != nil: // workers of others may still be ending, in the time that they have for it
-		h.coord.othersGone(ctx)
+		h.coord.othersGone(ctx, func(string) bool { return true })
 	case h.over && h.host == h.id: // the coordinator leaves when the others have
 		waiting, stop := both(ctx, s.leadership(h.term.term))
 		_, _ = h.conn.await(waiting, h.keys.left(s.leader), h.cfg.beatEvery(), &leftRecord{})

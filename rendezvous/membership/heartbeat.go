@@ -108,6 +108,7 @@ func (s *session) watches(w *watch, term int, who string, now beat, foreign bool
 	s.mu.Lock()
 	s.runs = w.seen.Runs && who == s.leader
 	s.vacant = w.seen.Left && who == s.leader
+	s.partedByLocked(who, w.seen)
 	s.mu.Unlock()
 	switch limit := cfg.deadAfter(); {
 	case w.seen.Left:
@@ -172,6 +173,7 @@ func (s *session) heartbeat(now time.Time) beat {
 			b.Cut = &cut
 		}
 		s.ledger.send(&b, now)
+		b.Left = s.parting
 	}
 	if s.replies.to != "" && s.replies.to != s.h.id {
 		b.To, b.Heard = s.replies.to, s.replies.answer(now)

@@ -34,13 +34,16 @@ type session struct {
 	leases      chan time.Time  // what follows from that, the newest only
 	final       bool            // the job is decided, and all have heard it
 	round       int64           // the one that this agent is in, or was in last; noRound before
-	host        string          // agent id of who serves the store, empty for none of ours
-	nonce       string          // of that round
+	host        string          // agent id of who served the store in the last round, empty for none of ours
+	lastNonce   string          // of that round, which may have begun in an earlier session
+	nonce       string          // of the round of this session
 	agentRank   int             // in it
 	fenced      bool            // most of it is out of reach
 	replies     replies         // to the coordinator's heartbeats
 	proven      time.Time       // when a word of ours was sent that has certainly been heard by who may begin a round without us
 	vacant      bool            // the coordinator has left: nobody can, before another one has the leadership
+	parting     bool            // this agent has the leadership, hosts the store, and leaves
+	parted      bool            // the coordinator, which hosts the store, leaves, and has begun no round after the last one of this agent
 	retired     bool            // another one has the leadership that this agent had
 	ledger      *ledger         // of the coordinator in this process, nil where there was none
 	current     context.Context // of the round; ends with it, and where it is not the coordinator's any more
@@ -143,6 +146,7 @@ func (s *session) enter(ctx context.Context, a assignment, asked time.Time) cont
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.round, s.nonce, s.agentRank, s.host, s.fenced = int64(a.Round), a.Nonce, a.AgentRank, a.Host, false
+	s.lastNonce = a.Nonce
 	s.proven = asked
 	if at := s.replies.at(a.Heard); at.After(asked) {
 		s.proven = at
@@ -152,7 +156,7 @@ func (s *session) enter(ctx context.Context, a assignment, asked time.Time) cont
 	}
 	s.grantLocked(s.proven.Add(s.h.cfg.lease()))
 	s.current, s.strayed = context.WithCancelCause(ctx)
-	s.astray = 0
+	s.astray, s.parted = 0, false
 	return s.current
 }
 
@@ -264,7 +268,7 @@ func newSession(h *Handler) *session {
 		h: h, conn: h.conn, place: h.cfg.Place, mandate: mandate{term: -1}, leads: -1, leaderships: map[int]*leadership{},
 		sent: time.Now(), heard: time.Now(), leases: make(chan time.Time, 1), nudge: make(chan struct{}, 1),
 	}
-	s.round = noRound
+	s.round, s.host, s.lastNonce = noRound, h.last.Host, h.last.Nonce
 	s.cut.Store(noRound)
 	s.ctx, s.end = context.WithCancelCause(context.Background())
 	beating, hush := context.WithCancel(s.ctx)
