@@ -189,7 +189,8 @@ func (a *Agent) open(ctx context.Context) (err error) {
 		return err
 	}
 	if a.status, err = report.OpenStatus(report.StatusConfig{
-		Path: job.StatusFile, TerminationLog: a.TerminationLog, RunID: a.Plan.RunID, Name: a.Plan.Title(),
+		Path: job.StatusFile, Mark: job.StatusMark, Lines: a.Stderr,
+		TerminationLog: a.TerminationLog, RunID: a.Plan.RunID, Name: a.Plan.Title(),
 		Node: a.Plan.Hostname, Workers: a.Plan.Procs, Outputs: []*os.File{a.Stdout, a.Stderr}, Log: a.Log, Now: time.Now,
 		Ranks: a.Steering.ranks, Sidecars: a.Steering.sidecars, Accounting: a.Steering.accounting, Changed: a.Steering.tell,
 	}); err != nil {

@@ -45,7 +45,7 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 	}
 	req.Job.Logs.Color = req.Job.Logs.PrefixAll && a.console.Colors()
 	if a.here.Simulated() {
-		hosts.MarkWorkers(&req.Job.Logs, a.here.HostOf(&req.Job))
+		hosts.MarkNode(&req.Job, a.here.HostOf(&req.Job))
 	}
 	if h := req.Horovod; h != nil && h.Elastic {
 		return a.runElastic(ctx, req, log)

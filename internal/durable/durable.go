@@ -30,7 +30,20 @@ func Replace(path string, data []byte, mode fs.FileMode) error {
 }
 
 // ReplaceIn is Replace for a name in a directory. A link that has the name is replaced, and not followed.
-func ReplaceIn(dir *os.Root, name string, data []byte, mode fs.FileMode) (err error) {
+func ReplaceIn(dir *os.Root, name string, data []byte, mode fs.FileMode) error {
+	if err := put(dir, name, data, mode, (*os.File).Sync); err != nil {
+		return err
+	}
+	return SyncIn(dir)
+}
+
+// SwapIn is ReplaceIn for what nobody wants after a crash of the machine, which may lose all of it: no disk is waited for.
+func SwapIn(dir *os.Root, name string, data []byte, mode fs.FileMode) error {
+	return put(dir, name, data, mode, func(*os.File) error { return nil })
+}
+
+// put gives a new file the name; finish is called before, with what was written.
+func put(dir *os.Root, name string, data []byte, mode fs.FileMode, finish func(*os.File) error) (err error) {
 	old, err := dir.Lstat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -63,15 +76,12 @@ func ReplaceIn(dir *os.Root, name string, data []byte, mode fs.FileMode) (err er
 		_, err = f.Write(data)
 	}
 	if err == nil {
-		err = f.Sync()
+		err = finish(f)
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	if err = dir.Rename(temp, name); err != nil {
-		return err
-	}
-	return SyncIn(dir)
+	return dir.Rename(temp, name)
 }
 
 // SyncIn makes the names in a directory durable.

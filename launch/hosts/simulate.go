@@ -10,7 +10,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -90,15 +89,15 @@ func Simulate(ctx context.Context, c SimulationConfig) (err error) {
 		asked.Fake).Msg("all nodes of this job and their accelerators are simulated on this machine: accelerator=fake")
 	s := simulation{
 		config: c, tree: tree, log: c.Console.NodesLog(c.Nodes), ends: make(chan *simulatedNode, 1024),
-		told: simulatedStatus{began: time.Now().UTC().Round(time.Millisecond)},
+		told:   simulatedStatus{began: time.Now().UTC().Round(time.Millisecond)},
+		places: rundir.FindPlaces(variable(c.Environ, "XDG_RUNTIME_DIR"), os.TempDir()),
 	}
 	defer s.ended()
 	front := openFront(frontConfig{ //nolint:contextcheck // its end bounds itself
 		RunID: simulatedID(c.Job), Name: asked.Command.Name, Role: control.Simulation, Environ: c.Environ, Grace: asked.Stop.Grace,
 		Interrupts: in, Status: s.status, Events: &s.told.events, Ask: s.ask, Guard: tree.RemoveOnDeath, View: view, Log: log,
 	})
-	defer front.close() //nolint:contextcheck // it bounds itself
-	s.dir = front.dir.Path
+	defer front.close()                 //nolint:contextcheck // it bounds itself
 	defer func() { s.over(ctx, err) }() // before the front closes, which keeps how the job has ended
 	s.environ = func(i int) []string {
 		own := job.WithVariable(environ, c.NodeVariable, SimulatedName(i))
@@ -163,32 +162,32 @@ func simulatedEnviron(ctx context.Context, c SimulationConfig) (environ []string
 // simulatedID is the run id of a simulated job.
 func simulatedID(j job.Job) string { return cmp.Or(j.RunID, "simulated-"+strconv.Itoa(os.Getpid())) }
 
-// node finds one of the nodes that answers.
-func (s *simulation) node(ctx context.Context) *control.Client {
-	found, err := control.Find(ctx, rundir.FindPlaces(variable(s.config.Environ, "XDG_RUNTIME_DIR"), os.TempDir()),
-		rundir.Name(simulatedID(s.config.Job)))
+// node finds one of the nodes that answers, and returns its run directory, "" for none.
+func (s *simulation) node(ctx context.Context) string {
+	found, err := control.Find(ctx, s.places, rundir.Name(simulatedID(s.config.Job)))
 	if err != nil {
-		return nil
+		return ""
 	}
-	var one *control.Client
+	one := ""
 	for _, f := range found {
 		if f.Answer == nil || f.Answer.Muster.Role != control.Agent || f.RunID() != simulatedID(s.config.Job) {
 			continue
 		}
 		if f.Answer.Phase != report.PhasePending { // a spare, or one that has just come, knows nothing
-			return f.Client()
+			return f.Dir
 		}
-		one = f.Client()
+		one = f.Dir
 	}
 	return one
 }
 
 // ask has one of the nodes do something with the job of all, and returns what it says about that.
 func (s *simulation) ask(ctx context.Context, r control.Request) (string, error) {
-	c := s.node(ctx)
-	if c == nil {
+	dir := s.node(ctx)
+	if dir == "" {
 		return "", errhint.Code(errors.New("no node answers now"), errhint.TryAgain)
 	}
+	c := control.Dial(dir)
 	if r.What == control.ScaleRequested {
 		return s.scale(ctx, c, r)
 	}
@@ -235,8 +234,9 @@ func (s *simulation) scale(ctx context.Context, c *control.Client, r control.Req
 type simulation struct {
 	config  SimulationConfig
 	tree    *proc.Tree
-	log     io.Writer // takes the nodes' logs
-	dir     string    // for the nodes' status files, "" for none
+	log     io.Writer     // takes the nodes' logs
+	dir     string        // for the nodes' status files, "" for none
+	places  rundir.Places // for all run directories
 	environ func(i int) []string
 	ends    chan *simulatedNode // each that has ended
 	wg      sync.WaitGroup      // those who show their output, and their end behind it
@@ -259,7 +259,7 @@ type simulation struct {
 type simulatedNode struct {
 	*proc.Process
 	index int
-	told  string // its status file, "" for none
+	state string // how the job stands, as it has said last
 	// report says for people why the job has failed, empty where nothing has said so.
 	report string
 	left   bool // the job went on without it, as somebody wanted fewer nodes
@@ -314,13 +314,8 @@ func (s *simulation) startLocked(i int) (err error) {
 		return fmt.Errorf("cannot read what node %s says: %w", SimulatedName(i), err)
 	}
 	n := &simulatedNode{index: i}
-	environ := s.environ(i)
-	if s.dir != "" {
-		n.told = filepath.Join(s.dir, "node"+strconv.Itoa(len(s.nodes))+".json")
-		environ = job.WithVariable(environ, "MUSTER_STATUS_FILE", n.told)
-	}
 	n.Process, err = s.tree.Start(proc.Spec{
-		Path: "/proc/self/exe", Args: s.config.Argv, Env: environ, Files: append([]*os.File{s.config.Stdin}, pipes.Theirs...),
+		Path: "/proc/self/exe", Args: s.config.Argv, Env: s.environ(i), Files: append([]*os.File{s.config.Stdin}, pipes.Theirs...),
 		Label: SimulatedName(i),
 	})
 	pipes.Settle(err)
@@ -365,14 +360,18 @@ const LogMark = "\x1e"
 // ReportMark stands in front of why the job has failed, as a simulated node says it: all of that as a string of Go.
 const ReportMark = "\x1d"
 
+// stateMark stands in front of how the job stands, as a simulated node says it.
+const stateMark = "\x1c"
+
 // workerMark stands in front of the lines of a simulated node's workers, which have a prefix of their own.
 const workerMark = "\x1f"
 
-// MarkWorkers has the lines of a simulated node's workers say whose they are, as those of a job on hosts do, and the
-// directory of their files, which lies beside those of the others.
-func MarkWorkers(logs *job.LogRules, node string) {
-	logs.Node = node
-	logs.Prefix = workerMark + cmp.Or(logs.Prefix, job.HostRankPrefix)
+// MarkNode makes a job that of a simulated node: the lines of its workers say whose they are, as those of a job on hosts
+// do, and so does the directory of their files, which lies beside those of the others. It says how the job stands.
+func MarkNode(j *job.Job, node string) {
+	j.Logs.Node = node
+	j.Logs.Prefix = workerMark + cmp.Or(j.Logs.Prefix, job.HostRankPrefix)
+	j.StatusMark = stateMark
 }
 
 // line shows one line of a node, behind its name where no prefix of a worker says whose it is.
@@ -385,6 +384,10 @@ func (s *simulation) line(line string, to io.Writer, n *simulatedNode) {
 			n.report = report
 			return
 		}
+	}
+	if state, is := strings.CutPrefix(line, stateMark); is {
+		n.state = state
+		return
 	}
 	if entry, ours := strings.CutPrefix(line, LogMark+"{"); ours {
 		_, _ = fmt.Fprintf(s.log, `{"%s":%q,%s`, logtext.NodeKey, name, entry) // nobody could be told

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -33,12 +32,23 @@ type simulatedStatus struct {
 	last  *report.Status // nil: no node has answered yet
 	at    time.Time      // of last
 	ended bool           // last is how the job has ended
+	node  string         // the run directory of the node that has answered last, "" where one is to be found
+}
+
+// asked is the node that has answered last, "" where one is to be found.
+func (s *simulatedStatus) asked() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.node
 }
 
 // take takes an answer of a node.
-func (s *simulatedStatus) take(d report.Status) {
+func (s *simulatedStatus) take(dir string, d report.Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.node = dir; d.Phase == report.PhasePending || d.EndTime != nil { // others may know more
+		s.node = ""
+	}
 	if s.ended {
 		return
 	}
@@ -90,10 +100,12 @@ func (s *simulatedStatus) end(said *report.Status, empty report.Status, o report
 
 // status is how the job stands, as one of its nodes knows it; where none answers now, as one knew it last.
 func (s *simulation) status(ctx context.Context) (report.Status, bool) {
-	if c := s.node(ctx); c != nil {
-		if a, err := c.Status(ctx, control.World); err == nil {
-			s.told.take(a.Status)
-			return a.Status, true
+	for _, find := range []func() string{s.told.asked, func() string { return s.node(ctx) }} { // all nodes are asked to find one
+		if dir := find(); dir != "" {
+			if a, err := control.Dial(dir).Status(ctx, control.World); err == nil {
+				s.told.take(dir, a.Status)
+				return a.Status, true
+			}
 		}
 	}
 	return s.told.known()
@@ -153,15 +165,20 @@ func (s *simulation) over(ctx context.Context, err error) {
 	}, o)
 }
 
-// lastWords are how the job ended by the status files of the nodes that were in its last round, nil where none of them
-// says that it ended so.
+func (s *simulation) stateOf(n *simulatedNode) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return n.state
+}
+
+// lastWords are how the job ended as the nodes say that were in its last round, nil where none of them says that it
+// ended so.
 func (s *simulation) lastWords(o report.Outcome) *report.Status {
 	var docs []report.Status
 	round := 0
 	for _, n := range s.started() {
-		text, err := os.ReadFile(n.told)
 		var d report.Status
-		if err != nil || json.Unmarshal(text, &d) != nil || d.Nodes == 0 || n.left {
+		if json.Unmarshal([]byte(s.stateOf(n)), &d) != nil || d.Nodes == 0 || n.left {
 			continue
 		}
 		docs, round = append(docs, d), max(round, d.Generation)

@@ -87,6 +87,8 @@ type Job struct {
 	WatchdogFile string
 	// StatusFile is the path where the job's state is kept as JSON, empty for none.
 	StatusFile string
+	// StatusMark stands in front of each state of the job, as a line of JSON on standard error; empty: none is written there.
+	StatusMark string
 	// See says where the job can be seen, beside the commands that can always see it.
 	See SeeRules
 	// CompatExit gives status 1 for every failure of the job, as the replaced launchers do.

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"time"
@@ -41,6 +42,9 @@ type StatusConfig struct {
 	Sidecars func() []Sidecar
 	// Accounting is what time went to until this moment; nil: it is not told.
 	Accounting func() *Accounting
+	// Lines takes each state as a line of JSON behind Mark, where that is not empty.
+	Mark  string
+	Lines io.Writer
 	// Changed is told each state, and keeps it. It must not wait for anybody. nil: nobody is told.
 	Changed func(Status)
 	Log     zerolog.Logger
@@ -384,6 +388,13 @@ func (s *StatusFile) write() {
 	}
 	if s.cfg.Path != "" {
 		s.warn(durable.Replace(s.cfg.Path, s.encode(), 0o644), s.cfg.Path)
+	}
+	if s.cfg.Mark != "" {
+		text, err := json.Marshal(&s.doc)
+		if err == nil {
+			_, err = fmt.Fprintf(s.cfg.Lines, "%s%s\n", s.cfg.Mark, text)
+		}
+		s.warn(err, "standard error")
 	}
 }
 

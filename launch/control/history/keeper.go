@@ -332,8 +332,8 @@ func (k *Keeper) record(ended bool) {
 		r.Status.Ranks = r.Status.Ranks[:mostRanks]
 	}
 	text, err := json.Marshal(&r)
-	if err == nil {
-		err = durable.ReplaceIn(k.root, recordName, text, 0o600)
+	if err == nil { // the events are not on the disk at once either
+		err = durable.SwapIn(k.root, recordName, text, 0o600)
 	}
 	if err != nil {
 		k.cfg.Log.Debug().Err(err).Msg("how the job stands is not kept")

@@ -33,7 +33,7 @@ const (
 // written more than muchWritten.
 const (
 	stampName   = ".swept"
-	sweepEvery  = time.Minute
+	sweepEvery  = 10 * time.Minute
 	mostUnswept = 2 * mostRuns
 	muchWritten = 1 << 20
 )
