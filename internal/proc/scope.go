@@ -157,6 +157,9 @@ func (t *Tree) look(procs map[*Process]bool, spare bool) (scope, error) {
 	return sc, nil
 }
 
+// empty reports whether nothing of it is left.
+func (sc scope) empty() bool { return len(sc.members) == 0 && len(sc.live) == 0 }
+
 // outsiders returns the members that a signal to the groups of the running workers does not reach.
 func (sc scope) outsiders() []member {
 	return slices.DeleteFunc(slices.Clone(sc.members), func(m member) bool {

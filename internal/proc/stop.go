@@ -98,9 +98,14 @@ func (t *Tree) Stop(ctx context.Context, l Ladder, procs ...*Process) error {
 	}
 	s := &stopper{t: t, l: l, procs: set}
 	if l.Grace > 0 {
+		before := t.reaped()
 		sc, err := t.look(set, l.Spare)
 		if err != nil {
 			t.log.Warn().Err(err).Msg("only process groups can be asked to stop")
+		} else if sc.empty() { // they have ended by themselves
+			if sc, restless, err := s.again(before); err == nil && sc.empty() && !restless {
+				return nil
+			}
 		}
 		s.ask(sc)
 		if s.waitWorkers(ctx) && s.waitGone(ctx) {
@@ -183,10 +188,16 @@ func (s *stopper) waitGone(ctx context.Context) bool {
 // without a member the scope is only final when no orphan was reaped meanwhile; else it is restless.
 func (s *stopper) confirm() (sc scope, restless bool, err error) {
 	before := s.t.reaped()
-	for range 2 {
-		if sc, err = s.t.look(s.procs, s.l.Spare); err != nil || len(sc.members) > 0 {
-			return sc, false, err
-		}
+	if sc, err = s.t.look(s.procs, s.l.Spare); err != nil || len(sc.members) > 0 {
+		return sc, false, err
+	}
+	return s.again(before)
+}
+
+// again looks once more behind a look that found nothing, before which so many orphans had been reaped.
+func (s *stopper) again(before uint64) (sc scope, restless bool, err error) {
+	if sc, err = s.t.look(s.procs, s.l.Spare); err != nil || len(sc.members) > 0 {
+		return sc, false, err
 	}
 	return sc, s.t.reaped() != before, nil
 }
@@ -207,7 +218,7 @@ func (s *stopper) kill() error {
 	defer tick.Stop()
 	for {
 		sc, restless, err := s.confirm()
-		if err == nil && len(sc.members) == 0 && len(sc.live) == 0 && !restless {
+		if err == nil && sc.empty() && !restless {
 			return nil
 		}
 		if time.Now().After(end) {
