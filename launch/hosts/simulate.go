@@ -235,7 +235,6 @@ type simulation struct {
 	config  SimulationConfig
 	tree    *proc.Tree
 	log     io.Writer     // takes the nodes' logs
-	dir     string        // for the nodes' status files, "" for none
 	places  rundir.Places // for all run directories
 	environ func(i int) []string
 	ends    chan *simulatedNode // each that has ended
