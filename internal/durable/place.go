@@ -51,9 +51,15 @@ func Ours(dir string) (string, error) {
 // SystemTemp is where temporary files go that no directory was chosen for.
 const SystemTemp = "/tmp"
 
+// systemTemporaries are the directories for temporary files that every system has, with colons between them. It is a variable
+// for the linker alone: the muster that tests drive has none of them (test/drive), since what lies there is of other jobs.
+var systemTemporaries = SystemTemp + ":/var/tmp:/dev/shm"
+
 // Temporaries are the directories for temporary files in the order in which they are to be tried: the one that was
 // chosen, by TMPDIR for example, and those that every system has.
-func Temporaries(chosen string) []string { return []string{chosen, SystemTemp, "/var/tmp", "/dev/shm"} }
+func Temporaries(chosen string) []string {
+	return append([]string{chosen}, filepath.SplitList(systemTemporaries)...)
+}
 
 // Writable returns an error where this user can make no files in a directory.
 func Writable(dir string) error {

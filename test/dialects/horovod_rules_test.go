@@ -267,7 +267,7 @@ func TestHorovodrunElasticClean(t *testing.T) {
 func TestHorovodrunElasticDebug(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	env := []string{"XDG_RUNTIME_DIR=" + dir, "TMPDIR=" + dir} // other jobs of this user can be entered, too
+	env := drive.Apart(dir) // other jobs of this user can be entered, too
 	j := drive.Start(t, env, "--debug-mode", "horovodrun", "-np", "2", "--min-np", "1", "--host-discovery-script", "echo localhost:2",
 		"touch", filepath.Join(dir, "trained"))
 	var got drive.Outcome

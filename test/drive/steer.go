@@ -2,6 +2,7 @@ package drive
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"os/exec"
@@ -19,11 +20,22 @@ import (
 	"muster/launch/report"
 )
 
-// Beside runs muster beside jobs with the same run directories.
+// Apart is the environment of a muster that finds no other jobs than those with the same run directories.
+func Apart(runtimeDir string) []string {
+	return []string{"XDG_RUNTIME_DIR=" + runtimeDir, "TMPDIR=" + runtimeDir}
+}
+
+// besideLimit is how long a command beside a job may take. One that a job does not answer gives up after 5 s.
+const besideLimit = 2 * time.Minute
+
+// Beside runs muster beside jobs with the same run directories. One that does not end is killed; its status is -1 then.
 func Beside(t *testing.T, runtimeDir string, args ...string) Outcome {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "muster", args...)
-	cmd.Env = append(CleanEnviron(), "XDG_RUNTIME_DIR="+runtimeDir, "TMPDIR="+runtimeDir, console.FormatVariable+"=text")
+	ctx, cancel := context.WithTimeout(t.Context(), besideLimit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "muster", args...)
+	cmd.Env = append(append(CleanEnviron(), Apart(runtimeDir)...), console.FormatVariable+"=text")
+	cmd.WaitDelay = 10 * time.Second // what it has started may hold the pipes
 	var out, err bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &err
 	began := time.Now()

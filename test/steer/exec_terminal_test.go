@@ -43,7 +43,7 @@ func deskIn(t *testing.T, runtimeDir string) desk {
 		command: func(args ...string) (*exec.Cmd, func() error, <-chan struct{}) {
 			ended := make(chan struct{})
 			cmd := exec.CommandContext(t.Context(), "muster", args...)
-			cmd.Env = append(drive.CleanEnviron(), "XDG_RUNTIME_DIR="+runtimeDir, "TMPDIR="+runtimeDir, console.FormatVariable+"=text")
+			cmd.Env = append(append(drive.CleanEnviron(), drive.Apart(runtimeDir)...), console.FormatVariable+"=text")
 			return cmd, func() error {
 				if err := cmd.Start(); err != nil {
 					return err

@@ -33,7 +33,7 @@ func TestDebugMode(t *testing.T) {
 	}
 	inside := func(rank string, args ...string) (string, error) {
 		cmd := exec.CommandContext(t.Context(), "muster", append([]string{"exec", "--rank", rank}, args...)...)
-		cmd.Env = append(drive.CleanEnviron(), "XDG_RUNTIME_DIR="+j.RuntimeDir, "MINE=1")
+		cmd.Env = append(append(drive.CleanEnviron(), drive.Apart(j.RuntimeDir)...), "MINE=1")
 		cmd.Dir = "/"
 		out, err := cmd.CombinedOutput()
 		return string(out), err
@@ -133,7 +133,7 @@ func TestExecEnded(t *testing.T) {
 	killed := exec.CommandContext(t.Context(), "muster", "exec", "--rank", "0", "--", "sh", "-c", "echo ready; read line")
 	goesOn := exec.CommandContext(t.Context(), "muster", "exec", "--rank", "0", "--", "cat")
 	for _, c := range []*exec.Cmd{killed, goesOn} {
-		c.Env = append(drive.CleanEnviron(), "XDG_RUNTIME_DIR="+j.RuntimeDir)
+		c.Env = append(drive.CleanEnviron(), drive.Apart(j.RuntimeDir)...)
 		in, err := c.StdinPipe()
 		var said io.Reader
 		if err == nil {

@@ -1,6 +1,9 @@
 package steer
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -13,15 +16,12 @@ import (
 // a job that runs no more is none.
 func TestLastJobIsMeant(t *testing.T) {
 	t.Parallel()
-	env := []string{"XDG_RUNTIME_DIR=" + t.TempDir()}
+	env := drive.Apart(t.TempDir())
 	for id, c := range map[string]struct{ script, phase string }{"first": {"exit 3", "Failed"}, "second": {"exit 0", "Succeeded"}} {
 		drive.Run(t, env, "--run-id", id, "run", "-n", "1", "--", "sh", "-c", c.script)
 		got := drive.Run(t, env, "events")
-		if got.Status != 0 || !strings.Contains(got.Stderr, "this is what is kept of the last one, ") {
-			t.Errorf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
-		}
-		// Another test's job, among temporary files, may have ended later.
-		if strings.Contains(got.Stderr, "the last one, "+id) && !strings.Contains(got.Stdout, c.phase) {
+		got.Expect(t, 0, "this is what is kept of the last one, "+id)
+		if !strings.Contains(got.Stdout, c.phase) {
 			t.Errorf("%s: %s", id, got.Stdout)
 		}
 	}
@@ -38,7 +38,7 @@ func TestLastJobIsMeant(t *testing.T) {
 // Who names a job that has ended to a command for jobs that run is told when and how it has ended.
 func TestEndedJobIsNamed(t *testing.T) {
 	t.Parallel()
-	env, logs := []string{"XDG_RUNTIME_DIR=" + t.TempDir()}, t.TempDir()
+	env, logs := drive.Apart(t.TempDir()), t.TempDir()
 	drive.Run(t, env, "run", "--run-id", "over-1", "-n", "1", "--log-dir", logs, "--", "sh", "-c", "exit 3")
 	for _, args := range [][]string{
 		{"stop"}, {"restart"}, {"pause"}, {"resume"}, {"metrics"}, {"diagnose"}, {"stacks"}, {"top"}, {"scale", "2"}, {"kill-node", "0"},
@@ -58,7 +58,7 @@ func TestWatchedMusterDies(t *testing.T) {
 	t.Parallel()
 	j := drive.Start(t, nil, "run", "-n", "1", "--run-id", "watched", "--", "sh", "-c", "while :; do sleep 0.2; done")
 	drive.UntilRanks(t, j.RuntimeDir, 1)
-	env := []string{"XDG_RUNTIME_DIR=" + j.RuntimeDir}
+	env := drive.Apart(j.RuntimeDir)
 	lookers := map[string]*drive.Job{}
 	for _, args := range [][]string{{"status", "--watch"}, {"events", "-f"}} {
 		looker := drive.Start(t, env, args...)
@@ -74,5 +74,27 @@ func TestWatchedMusterDies(t *testing.T) {
 			!strings.Contains(got.Stderr, "its muster has ended: muster status watched shows how the job stood last") {
 			t.Errorf("%s: status %d\n%s", name, got.Status, got.Stderr)
 		}
+	}
+}
+
+// Commands beside a job of a test do not find what other jobs of this user have in the directories of all users: one of them
+// would be meant as well by a command that names no job.
+func TestJobsOfTheMachineAreNotFound(t *testing.T) {
+	t.Parallel()
+	for _, dir := range []string{"/tmp", "/var/tmp", "/dev/shm"} {
+		parent := filepath.Join(dir, fmt.Sprintf("muster-%d", os.Getuid()))
+		other := filepath.Join(parent, fmt.Sprintf("job-other-%d", os.Getpid()))
+		if err := os.MkdirAll(other, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = os.Remove(other)
+			_ = os.Remove(parent) // it stays while there are others
+		})
+	}
+	got := drive.Beside(t, t.TempDir(), "ps")
+	got.Expect(t, 0, "no job of yours runs here")
+	if strings.Contains(got.Stdout, "other-") {
+		t.Errorf("it shows a job of the machine:\n%s", got.Stdout)
 	}
 }

@@ -168,10 +168,7 @@ func TestSimulatedJobIsKnown(t *testing.T) {
 			if len(a.Tasks) != 2 || a.Tasks[0].Phase != c.tasks[0] || a.Tasks[1].Phase != c.tasks[1] || (a.RootCause != nil) != c.culprit {
 				t.Errorf("want %v, and is there a root cause: %v\n%s", c.tasks, c.culprit, got.Stdout)
 			}
-			ps := drive.Beside(t, j.RuntimeDir, "ps", "-a").Stdout // jobs of others may be there, too
-			if !strings.Contains(ps, "played") || !strings.Contains(ps, fmt.Sprintf("(status %d, ", c.status)) {
-				t.Errorf("%s", ps)
-			}
+			drive.Beside(t, j.RuntimeDir, "ps", "-a").Expect(t, 0, "played", fmt.Sprintf("(status %d, ", c.status))
 		})
 	}
 }

@@ -64,7 +64,7 @@ func TestSeeAndSteer(t *testing.T) {
 		drive.Beside(t, j.RuntimeDir, see).Expect(t, 0, "1 restart (0 counted)")
 	}
 	follow := exec.Command("muster", "events", "-f", "-o", "json", "train-7")
-	follow.Env = append(drive.CleanEnviron(), "XDG_RUNTIME_DIR="+j.RuntimeDir, "TMPDIR="+j.RuntimeDir)
+	follow.Env = append(drive.CleanEnviron(), drive.Apart(j.RuntimeDir)...)
 	events, err := os.Create(filepath.Join(t.TempDir(), "events"))
 	if err != nil {
 		t.Fatal(err)
@@ -369,7 +369,7 @@ func TestFollowLogs(t *testing.T) {
 		`echo "out $RANK round $MUSTER_ROUND"; echo "err $RANK" >&2; printf 'no end'; while :; do sleep 0.2; done`)
 	drive.UntilRanks(t, j.RuntimeDir, 2)
 	cmd := exec.CommandContext(t.Context(), "muster", "logs", "-f", "--rank", "1", "--tail", "5")
-	cmd.Env = append(drive.CleanEnviron(), "XDG_RUNTIME_DIR="+j.RuntimeDir)
+	cmd.Env = append(drive.CleanEnviron(), drive.Apart(j.RuntimeDir)...)
 	var out, errs testutil.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Start(); err != nil {

@@ -24,7 +24,7 @@ func TestTop(t *testing.T) {
 
 	shown, ours, theirs := drive.Terminal(t, 100, 8)
 	cmd := exec.CommandContext(t.Context(), "muster", "top", "topped", "--every", "100ms")
-	cmd.Env = append(drive.CleanEnviron(), "XDG_RUNTIME_DIR="+j.RuntimeDir, "TMPDIR="+j.RuntimeDir)
+	cmd.Env = append(drive.CleanEnviron(), drive.Apart(j.RuntimeDir)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs, theirs, theirs
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true} // as a shell gives it
 	if err := cmd.Start(); err != nil {
