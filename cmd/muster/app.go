@@ -58,15 +58,15 @@ func (a *app) execute() error {
 	if err != nil {
 		return err
 	}
-	switch given := args[:len(args)-len(rest)]; {
-	case len(given) > 0 && len(rest) == 0:
-		return errhint.With(errhint.Usagef("%s stands in front of nothing", strings.Join(given, " ")),
-			"name a launcher behind it, such as run or torchrun")
-	case len(given) > 0 && !dialect.Named(rest[0]):
-		return errhint.Usagef("%s stands in front of %q, which is no launcher", strings.Join(given, " "), rest[0])
+	given := strings.Join(args[:len(args)-len(rest)], " ")
+	switch {
+	case given != "" && len(rest) == 0:
+		return errhint.With(errhint.Usagef("%s stands in front of nothing", given), "name a launcher behind it, such as run or torchrun")
+	case given != "" && rest[0] != timerLaunch && !dialect.Named(rest[0]):
+		return errhint.Usagef("%s stands in front of %q, which is no launcher", given, rest[0])
 	}
 	if len(rest) > 0 && rest[0] == timerLaunch {
-		if rest, err = a.timerLaunch(rest[1:]); err != nil {
+		if rest, err = a.timerLaunch(given, rest[1:]); err != nil {
 			return err
 		}
 	}

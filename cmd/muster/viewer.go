@@ -120,14 +120,18 @@ python train.py, runs as it is: the muster that has started it looks at it.`,
 	}
 }
 
-// timerLaunch makes of the words behind xpu_timer_launch those of muster's own command line, or becomes the command.
-func (a *app) timerLaunch(words []string) ([]string, error) {
+// timerLaunch makes of the words behind xpu_timer_launch those of muster's own command line, or becomes the command. given
+// are muster's own flags in front of it: a launcher reads them, and any other command could not.
+func (a *app) timerLaunch(given string, words []string) ([]string, error) {
 	if len(words) == 0 || strings.HasPrefix(words[0], "-") {
 		return append([]string{timerLaunch}, words...), nil
 	}
 	if name := filepath.Base(words[0]); dialect.Named(name) {
 		a.here.Environ = dialect.TimerEnviron(a.here.Environ)
 		return append([]string{name}, words[1:]...), nil
+	}
+	if given != "" {
+		return nil, errhint.Usagef("%s stands in front of %s %q, which is no launcher", given, timerLaunch, words[0])
 	}
 	dir, err := os.Getwd()
 	if err != nil {
