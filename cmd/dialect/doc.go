@@ -83,6 +83,9 @@ type Request struct {
 	File            *jobfile.File
 	Placed, Reached []PlacedNode
 	MadeUp          string
+	// Shown are the words of the job's command as they may be shown, of a file whose Secrets have their texts in it; nil: as
+	// they are.
+	Shown []string
 	// SavePID asks for a file /tmp/<our process id>.deepspeed with our process id while the job runs.
 	SavePID bool
 	// Horovod is what horovodrun was asked beside the job; nil in other dialects.

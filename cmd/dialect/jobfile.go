@@ -249,7 +249,7 @@ func (f *jobFile) place(r *Request, inv Invocation, words *ownWords, env environ
 	}
 	j := &r.Job
 	r.File = f.file
-	at := jobfile.Places{Hosts: f.hosts, Port: f.file.Port(), Hide: inv.Explain || r.DryRun && !r.ShowValues}
+	at := jobfile.Places{Hosts: f.hosts, Port: f.file.Port(), Hide: inv.Explain}
 	if len(j.Hosts.Nodes) > 0 {
 		at.Hosts = nil
 		for _, n := range j.Hosts.Nodes {
@@ -271,6 +271,9 @@ func (f *jobFile) place(r *Request, inv Invocation, words *ownWords, env environ
 	if j.Command = command; f.file.Native {
 		nativeCommand(r, inv, nodes[0].Argv, words, env, wrong)
 		j.Command.Title = j.Command.ShownTitle(nodes[0].Env)
+	}
+	if r.DryRun && !r.ShowValues {
+		r.Shown = f.shown(at)
 	}
 	pods := f.file.Nodes()
 	for i, n := range nodes {
@@ -294,6 +297,20 @@ func (f *jobFile) place(r *Request, inv Invocation, words *ownWords, env environ
 	}
 	j.Warnings = append(j.Warnings, f.warnings()...)
 	f.makeUp(r, inv, words)
+}
+
+// shown are the words of the nodes' command as they may be shown. They are no command that could be planned: nothing is
+// found at a path in which $(NAME) stands for the text of a Secret.
+func (f *jobFile) shown(at jobfile.Places) []string {
+	at.Hide = true
+	command, nodes, err := f.file.Place(at)
+	switch {
+	case err != nil:
+		return nil // as Place has said
+	case f.file.Native:
+		return nodes[0].Argv
+	}
+	return append([]string{command.Name}, command.Args...)
 }
 
 // warnings tell at a start what the file asks for and muster does not do.

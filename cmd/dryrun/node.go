@@ -77,20 +77,6 @@ type variable struct {
 	Source string `json:"source"`
 }
 
-func (all showing) value(v job.Var) string {
-	if all {
-		return v.Value
-	}
-	return v.Shown()
-}
-
-func (all showing) args(args []string) []string {
-	if all {
-		return args
-	}
-	return job.ShownArgs(args)
-}
-
 // knownRound is the round of a node, as far as that is known beforehand: of the variables in unsettled what stands there
 // is shown.
 type knownRound struct {
@@ -125,7 +111,7 @@ func newNode(p *plan.Plan, flags []setting, place *knownRound, show showing) (*N
 		store = strings.TrimSuffix(store, "0") + "<a free port>"
 	}
 	d := &Node{
-		Dialect: p.Job.Dialect, RunID: p.RunID, Host: p.Hostname, Store: store, Meeting: meeting, Dir: p.Dir, Warm: p.WarmStart(),
+		Dialect: p.Job.Dialect, RunID: p.RunID, Host: p.Hostname, Store: store, Meeting: meeting, Dir: p.Dir, Warm: show.text(p.WarmStart()),
 		Binding: p.Binding(), Check: newChecks(p.Job.Check), Flags: flags,
 		argvs: map[int]bool{}, boundBy: p.Job.Sources["numa-binding"].String(),
 	}
@@ -147,7 +133,7 @@ func newNode(p *plan.Plan, flags []setting, place *knownRound, show showing) (*N
 		if err != nil {
 			return nil, err
 		}
-		dw := worker{Rank: &w.Rank, LocalRank: local, Path: w.Path, Argv: show.args(w.Argv), CPUs: accel.FormatList(w.CPUs)}
+		dw := worker{Rank: &w.Rank, LocalRank: local, Path: show.path(w.Path), Argv: show.args(w.Argv), CPUs: accel.FormatList(w.CPUs)}
 		if isOpen(unsettled["RANK"]) {
 			dw.Rank = nil
 		}

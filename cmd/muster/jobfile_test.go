@@ -58,6 +58,48 @@ spec:
 	}
 }
 
+// TestDryRunOfSecretPath: a dry run finds what a run would find, though the text of a Secret is in its path, and shows the
+// path without that.
+func TestDryRunOfSecretPath(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "swordfish"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"run.sh", "train.py"} {
+		if err := os.WriteFile(filepath.Join(dir, "swordfish", name), []byte("#!/bin/sh\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, command := range []string{
+		dir + "/$(T)/run.sh, a, $(T)", "python3, " + dir + "/$(T)/train.py, a", "muster, run, --, " + dir + "/$(T)/train.py, a",
+		"muster, run, --, " + dir + "/$(T)/run.sh", "muster, run, --, python3, " + dir + "/$(T)/train.py",
+		"sh, -c, 'exec " + dir + "/$(T)/run.sh'", "python3, -c, 'print(\"/$(T)/\")'", "muster, run, --, sh, " + dir + "/$(T)/run.sh",
+		"torchrun, " + dir + "/$(T)/train.py",
+	} {
+		for _, n := range []string{"1", "2"} {
+			file := writeJob(t, `apiVersion: batch/v1
+kind: Job
+metadata: {name: j}
+spec: {completions: `+n+`, parallelism: `+n+`, completionMode: Indexed, template: {spec: {containers: [{name: c,
+  command: [`+command+`], env: [{name: T, valueFrom: {secretKeyRef: {name: s, key: k}}}]}]}}}
+---
+{apiVersion: v1, kind: Secret, metadata: {name: s}, stringData: {k: swordfish}}
+`)
+			for _, flags := range [][]string{nil, {"--json"}, {"--debug-mode"}} {
+				got := muster(t, nil, append([]string{"run", "-f", file, "--dry-run"}, flags...)...)
+				if got.Status != 0 || !strings.Contains(got.Stdout, "/$(T)/") || strings.Contains(got.Stdout+got.Stderr, "swordfish") {
+					t.Errorf("[%s] of %s, %v: status %d\n%s%s", command, n, flags, got.Status, got.Stdout, got.Stderr)
+				}
+			}
+			got := muster(t, nil, "run", "-f", file, "--dry-run", "--show-values")
+			if got.Status != 0 || !strings.Contains(got.Stdout, "/swordfish/") {
+				t.Errorf("[%s] of %s: status %d\n%s%s", command, n, got.Status, got.Stdout, got.Stderr)
+			}
+		}
+	}
+}
+
 // TestExplain tells of every line of a job file what becomes of it, and starts nothing.
 func TestExplain(t *testing.T) {
 	t.Parallel()
