@@ -30,6 +30,7 @@ func Launched(req dialect.Request) (manifest.Launched, error) {
 	if err != nil {
 		return manifest.Launched{}, err
 	}
+	what.Idle = idle(req.Placed[0].Pod, slices.Concat(req.File.Words, req.File.Apart, what.Settings))
 	text := strings.Join(what.Command, "\n")
 	for _, v := range req.Placed[0].Node.Env {
 		ours := v.Source.Kind != job.FromMuster || job.TellsWorkers(v.Name) || v.Name == jobfile.ReplicaVariable
@@ -38,6 +39,37 @@ func Launched(req dialect.Request) (manifest.Launched, error) {
 		}
 	}
 	return what, nil
+}
+
+// settings are the variables of a node's container that muster run would read, and that the launcher in its command reads,
+// too.
+func settings(node dialect.PlacedNode, reads func(name string) bool) (list []jobfile.Word) {
+	own := map[string]job.Var{}
+	var environ []string
+	for _, v := range node.Node.Env {
+		if v.Source.Kind != job.FromMuster {
+			own[v.Name] = v
+			environ = append(environ, v.Name+"="+v.Value)
+		}
+	}
+	for _, f := range dialect.RunVariables(environ) {
+		if v := own[f.Variable]; reads(f.Variable) {
+			list = append(list, jobfile.Word{
+				Flag: f.Name, Text: f.Text, Source: v.Source, Own: true, Variable: f.Variable, Secret: v.Secret,
+			})
+		}
+	}
+	return list
+}
+
+// idle are the variables of a node's container that muster run would read, and that nothing there reads as a setting.
+func idle(pod jobfile.Pod, read []jobfile.Word) (list []string) {
+	for _, v := range pod.Plain() {
+		if dialect.RunReads(v.Name) && !slices.ContainsFunc(read, func(w jobfile.Word) bool { return w.Variable == v.Name }) {
+			list = append(list, v.Name)
+		}
+	}
+	return list
 }
 
 // commandOf is where the nodes' command stands.
@@ -116,7 +148,9 @@ func launched(req dialect.Request) (manifest.Launched, error) {
 	case slices.Contains(torchrunNames, program):
 		return torchrunOf(program, argv[1:], first, refuse)
 	case file.Launcher != nil && (program == "mpirun" || program == "mpiexec"):
-		return mpirunOf(argv[1:], first.Pod.Argv[max(0, len(first.Pod.Argv)-len(argv))+1:], file, refuse)
+		what, err := mpirunOf(argv[1:], first.Pod.Argv[max(0, len(first.Pod.Argv)-len(argv))+1:], file, refuse)
+		what.Settings = settings(first, func(name string) bool { return strings.HasPrefix(name, "MUSTER_") })
+		return what, err
 	case dialect.Named(program) || program == "muster":
 		return refuse("muster convert does not take the command line of "+program+" apart",
 			"give muster run as the command by --set: '...command=[muster, run, -n, \"8\", --, python, train.py]'")
@@ -151,6 +185,9 @@ func torchrunOf(
 		return refuse(fmt.Sprintf("its %s would be refused: %v", program, err), "")
 	}
 	what := manifest.Launched{Procs: counted(req.Job.Procs, node.Pod), MaxRestarts: req.Job.Restart.MaxRestarts}
+	what.Settings = settings(node, func(name string) bool {
+		return slices.ContainsFunc(req.Settings, func(s dialect.Setting) bool { return s.Source.Name == name })
+	})
 	c := req.Job.Command
 	switch c.Kind {
 	case job.Module:

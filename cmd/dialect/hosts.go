@@ -89,6 +89,16 @@ func readHosts(r *Request, inv Invocation, words *ownWords, wrong *problems) (li
 	return list, from
 }
 
+// filters are those that take some of the hosts away, behind what names the hosts.
+func filters(words *ownWords) (text string) {
+	for _, word := range []value{words.Include, words.Exclude} {
+		if word.given {
+			text += " and " + word.written()
+		}
+	}
+	return text
+}
+
 // readHostfile reads a file in one of the forms that hostfiles have, and notes what was passed over in it.
 func readHostfile(r *Request, inv Invocation, name string, form func(string, []byte) (hosts.File, error)) ([]hosts.Host, error) {
 	if inv.ReadFile == nil {
@@ -131,7 +141,7 @@ func (f *fleet) settle(r *Request, words *ownWords, wrong *problems) (elastic bo
 		if n == 1 {
 			are = "is"
 		}
-		wrong.add(fmt.Errorf("cannot use %s with %s: there %s only %s", f.nnodes.written(), source.Name, are,
+		wrong.add(fmt.Errorf("cannot use %s with %s: there %s only %s", f.nnodes.written(), source.Name+filters(words), are,
 			wording.Plural(n, "host")))
 		return j.Nodes.Min < j.Nodes.Max
 	case j.Nodes.Min < j.Nodes.Max:

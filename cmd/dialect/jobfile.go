@@ -74,6 +74,8 @@ type jobFile struct {
 	path  string
 	hosts []string // of a rehearsal, or those that a launcher in the file reaches
 	here  bool     // it is a rehearsal
+	// given are the variables that somebody gives the workers.
+	given map[string]bool
 	// ignored is what somebody says of the nodes elsewhere than in flags: the file says it.
 	ignored []string
 	at      jobfile.Places
@@ -102,6 +104,7 @@ func readJobFile(inv Invocation, words *ownWords, args []string, wrong *problems
 		File: f.path, Content: content, Kind: words.Kind.text, Name: words.Name.text, Secrets: words.Secrets.text,
 		Lenient: words.Lenient.switched(), Explain: inv.Explain, Args: args, Given: map[string]bool{}, ReadFile: inv.ReadFile,
 		ReadDir: inv.ReadDir, Run: insideRun, NameFlag: inv.JobNameFlag, Success: words.SuccessPolicy.given,
+		Stronger: func(flag string) bool { return settingNamed(flag).of(words).given },
 	}
 	for _, s := range words.Set.pieces() {
 		o.Set = append(o.Set, s.text)
@@ -116,6 +119,7 @@ func readJobFile(inv Invocation, words *ownWords, args []string, wrong *problems
 			o.Given[v.Name] = true
 		}
 	}
+	f.given = o.Given
 	f.file, err = jobfile.Read(o)
 	if list, ok := errors.AsType[*multierror.Error](err); ok {
 		for _, one := range list.Errors {
@@ -135,8 +139,13 @@ func (f *jobFile) words(words *ownWords, wrong *problems) {
 	fromFile, own := newOwnWords(), map[*value]bool{}
 	for _, w := range f.file.Words {
 		before := settingNamed(w.Flag).of(fromFile)
-		word := value{option: before.option, text: w.Text, source: w.Source, given: true}
+		word := value{option: before.option, text: w.Text, source: w.Source, given: true, secret: w.Secret}
 		switch {
+		case w.Own && before.option.separator == several: // each of them counts, once where several groups say the same
+			if !slices.ContainsFunc(before.all(), func(v value) bool { return v.text == w.Text }) {
+				before.over(word)
+			}
+			continue
 		case w.Own && !own[before]:
 			own[before] = true
 		case own[before] && !w.Own:
@@ -169,7 +178,11 @@ func (f *jobFile) words(words *ownWords, wrong *problems) {
 		}
 		word.forget()
 	}
-	f.here = !hosted(words)
+	f.ownRestarts(fromFile, own)
+	settleRestarts(words, fromFile, own)
+	if f.here = !hosted(words); f.here {
+		f.unfiltered(words, wrong)
+	}
 	if f.here && len(f.file.Pods) > maxSimulated {
 		wrong.add(errhint.With(fmt.Errorf("cannot run %d nodes on this machine: %d are the most (%s)", len(f.file.Pods), maxSimulated,
 			f.file.Pods[0].Source), "name machines by --hosts, or give fewer replicas by --set"))
@@ -194,9 +207,60 @@ func (f *jobFile) words(words *ownWords, wrong *problems) {
 		fromFile.StartTimeout.forget() // of hosts, which this job has not
 	}
 	for _, s := range settings() {
-		if word, here := s.of(fromFile), s.of(words); word.given && !here.given {
-			*here = *word
+		for word := s.of(fromFile); word != nil && word.given; word = word.weaker {
+			weaker := *word
+			weaker.weaker = nil
+			s.of(words).under(weaker)
 		}
+	}
+}
+
+// unfiltered refuses what chooses among hosts where the nodes are this machine's addresses.
+func (f *jobFile) unfiltered(words *ownWords, wrong *problems) {
+	for _, word := range []*value{&words.Include, &words.Exclude} {
+		if word.fromFlag() {
+			wrong.add(fmt.Errorf("cannot use %s: it has no effect %s; %s", word.written(), onHosts.lack, onHosts.remedy))
+		} else if word.given {
+			f.ignored = append(f.ignored, word.written())
+		}
+		word.forget()
+	}
+}
+
+// ownRestarts lets the restarts count that muster run in the pods has itself, and not those of the pods. own are the
+// settings that it has.
+func (f *jobFile) ownRestarts(fromFile *ownWords, own map[*value]bool) {
+	if !own[&fromFile.MaxRestarts] {
+		return
+	}
+	for _, word := range []*value{&fromFile.BackoffLimit, &fromFile.RestartPolicy} {
+		if word.given && !own[word] && (word != &fromFile.RestartPolicy || word.text == string(job.RestartNever)) {
+			f.file.OwnRestarts(word.option.name)
+			word.forget()
+		}
+	}
+}
+
+// settleRestarts takes what somebody says of restarts for all that a file says of them in other settings: its limit is
+// that of each node and of all of them together. own are the settings that muster run in the pods has itself.
+func settleRestarts(words, fromFile *ownWords, own map[*value]bool) {
+	each, all := &fromFile.MaxRestarts, &fromFile.BackoffLimit
+	both := each.given && all.given && each.source == all.source && !own[each] && !own[all]
+	switch restarts := words.MaxRestarts.given || words.BackoffLimit.given; {
+	case words.RestartPolicy.given && words.RestartPolicy.text == string(job.RestartNever):
+		each.forget()
+		all.forget()
+	case restarts && fromFile.RestartPolicy.text == string(job.RestartNever) && words.MaxRestarts.text != "0" &&
+		words.BackoffLimit.text != "0":
+		fromFile.RestartPolicy.forget()
+	}
+	switch {
+	case words.MaxRestarts.given && both:
+		all.forget()
+	case words.BackoffLimit.given && both && words.BackoffLimit.text == all.option.def:
+		each.say(strconv.Itoa(job.Unlimited), words.BackoffLimit.source)
+	case words.BackoffLimit.given && both:
+		each.forget() // it follows from the other one
 	}
 }
 
@@ -229,7 +293,7 @@ func (f *jobFile) launcherHosts(r *Request, inv Invocation, words *ownWords, wro
 		case most > n:
 			hint = fmt.Sprintf("name %d hosts, or up to %d with spare ones behind them", n, most)
 		}
-		wrong.add(errhint.With(fmt.Errorf("cannot use %s with %d nodes in %s (%s)", from.written(), n, f.path,
+		wrong.add(errhint.With(fmt.Errorf("cannot use %s with %d nodes in %s (%s)", from.written()+filters(words), n, f.path,
 			f.file.Pods[0].Source), hint))
 	}
 	if words.StartTimeout.given { // hosts are the launcher's
@@ -249,6 +313,11 @@ func (f *jobFile) place(r *Request, inv Invocation, words *ownWords, env environ
 	}
 	j := &r.Job
 	r.File = f.file
+	for name := range f.given {
+		if f.file.Places(name) && !job.TellsWorkers(name) { // of those settleEnv says it
+			wrong.add(fmt.Errorf("cannot give the nodes of %s the variable %s by --env: the file says what runs on which nodes", f.path, name))
+		}
+	}
 	at := jobfile.Places{Hosts: f.hosts, Port: f.file.Port(), Hide: inv.Explain}
 	if len(j.Hosts.Nodes) > 0 {
 		at.Hosts = nil

@@ -300,6 +300,213 @@ func TestJobFileTellsMusterRun(t *testing.T) {
 	}
 }
 
+// podsOf is a job of two pods whose kind has no variables of torchrun, and pytorchPods one of a kind that has.
+const (
+	podsOf = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j}\nspec: {completions: 2, parallelism: 2, completionMode: Indexed%s, " +
+		"template: {spec: {containers: [{name: c, command: [%s],\n env: [%s]}]}}}\n" +
+		"---\napiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData: {k: 9s}\n"
+	pytorchPods = "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: j}\nspec:\n  %s\n  pytorchReplicaSpecs:\n" +
+		"    Worker: {replicas: 2, restartPolicy: Never, template: {spec: {containers: [{name: pytorch, command: [%s],\n env: [%s]}]}}}\n"
+)
+
+// readText reads a job file on two hosts.
+func readText(text string, args ...string) (dialect.Request, error) {
+	return dialect.Read("run", dialect.Invocation{
+		Argv0: "muster", Args: append([]string{"-f", "f.yaml", "--hosts", "a,b"}, args...),
+		ReadFile: func(string) ([]byte, error) { return []byte(text), nil },
+	})
+}
+
+// muster run in a pod reads the variables of its container where no flag says it, and so does a rehearsal of the pods: a
+// flag wins over MUSTER_…, this over PET_…, and of two variables with one name the operator's counts. A flag in front of
+// the file wins over all of them.
+func TestJobFileReadsVariables(t *testing.T) {
+	t.Parallel()
+	const run = "muster, run, --, x"
+	for _, c := range []struct {
+		file, more, command, env string
+		args                     []string
+		procs, restarts, grace   string
+	}{
+		{podsOf, "", run, "{name: MUSTER_NPROC_PER_NODE, value: '4'}, {name: PET_MAX_RESTARTS, value: '3'}", nil, "4", "3", "30s"},
+		{podsOf, "", run, "{name: MUSTER_MAX_RESTARTS, value: '2'}, {name: PET_MAX_RESTARTS, value: '3'}", nil, "1", "2", "30s"},
+		{podsOf, "", "muster, run, -n, '8', --, x", "{name: MUSTER_NPROC_PER_NODE, value: '4'}", nil, "8", "6", "30s"},
+		{podsOf, "", run, "{name: MUSTER_GRACE, valueFrom: {secretKeyRef: {name: s, key: k}}}", nil, "1", "6", "9s"},
+		{podsOf, "", run, "{name: N, value: '5'}, {name: MUSTER_NPROC_PER_NODE, value: $(N)}", nil, "5", "6", "30s"},
+		{podsOf, "", "muster, run, '--max-restarts=$(N)', --, x", "{name: N, value: '5'}", nil, "1", "5", "30s"},
+		{podsOf, "", run, "{name: PET_MAX_RESTARTS, value: '3'}", []string{"--max-restarts", "7"}, "1", "7", "30s"},
+		{podsOf, ", backoffLimit: 1", run, "{name: PET_MAX_RESTARTS, value: '3'}", nil, "1", "3", "30s"},
+		{pytorchPods, "", run, "{name: PET_MAX_RESTARTS, value: '3'}", nil, "auto", "3", "30s"},
+		{pytorchPods, "elasticPolicy: {maxRestarts: 5}", run, "{name: PET_MAX_RESTARTS, value: '3'}", nil, "auto", "5", "30s"},
+		{pytorchPods, "elasticPolicy: {maxRestarts: 5}", run, "{name: MUSTER_MAX_RESTARTS, value: '3'}", nil, "auto", "3", "30s"},
+		{pytorchPods, "nprocPerNode: '8'", run, "{name: PET_NPROC_PER_NODE, value: '2'}", nil, "8", "0", "30s"},
+		{pytorchPods, "nprocPerNode: '8'", run, "{name: MUSTER_NPROC_PER_NODE, value: '2'}", nil, "2", "0", "30s"},
+		{podsOf, "", "python, x.py", "{name: PET_MAX_RESTARTS, value: '3'}", nil, "1", "6", "30s"}, // nothing reads it there
+	} {
+		text := fmt.Sprintf(c.file, c.more, c.command, c.env)
+		req, err := readText(text, c.args...)
+		j := &req.Job
+		if err != nil || j.Procs != c.procs || strconv.Itoa(j.Restart.MaxRestarts) != c.restarts || j.Stop.Grace.String() != c.grace {
+			t.Errorf("%s%q: %s workers, %d restarts, grace %v, want %s, %s, %s: %v", text, c.args, j.Procs, j.Restart.MaxRestarts,
+				j.Stop.Grace, c.procs, c.restarts, c.grace, err)
+			continue
+		}
+		if p := j.Restart.Policy; strings.Contains(c.env+c.command, "RESTARTS") && req.File.Native && (p == job.RestartNever || j.Restart.BackoffLimit >= 0) {
+			t.Errorf("%s: the restarts are forbidden: %s, %d of all nodes", text, p, j.Restart.BackoffLimit)
+		}
+		for _, v := range j.Hosts.Nodes[1].Env {
+			if strings.HasPrefix(v.Name, "MUSTER_") && req.File.Native {
+				t.Errorf("%s: workers are told %s, which muster run keeps from them", text, v.Name)
+			}
+		}
+		for _, s := range req.Settings {
+			if s.Flag == "grace" && c.grace != "30s" && s.Value != "(2 characters, not shown)" {
+				t.Errorf("the text of a Secret is shown: %q", s.Value)
+			}
+		}
+	}
+}
+
+// What no setting of all nodes can be made of is refused by its name, and what is about the pod is left to the cluster.
+func TestJobFileReadsVariablesNotHere(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ command, env, wrong, line, as string }{
+		{"muster, run, --, x", "{name: MUSTER_HOSTS, value: a}", "MUSTER_HOSTS cannot stand in a pod of a job file", "", ""},
+		{"muster, run, --, x", "{name: MUSTER_MAX_RESTARTS, value: x}", "cannot use f.yaml:5 (max-restarts: x)", "", ""},
+		{
+			"muster, run, --, x",
+			"{name: P, valueFrom: {fieldRef: {fieldPath: metadata.name}}}, {name: MUSTER_LOG_DIR, value: /logs/$(P)}",
+			"cannot use /logs/$(P) for --log-dir: it has another value on each node", "", "",
+		},
+		{
+			"muster, run, --log-dir=/logs/$(JOB_COMPLETION_INDEX), --, x", "",
+			"cannot use /logs/$(JOB_COMPLETION_INDEX) for --log-dir: it has another value on each node", "", "",
+		},
+		{"muster, run, --, x", "{name: MUSTER_STATUS_FILE, value: /s}", "", "env[0]", "it is about the pod"},
+		{"muster, run, --, x", "{name: PET_NNODES, value: '2'}", "", "env[0]", "how nodes meet in the cluster"},
+		{"muster, run, --, x", "{name: MUSTER_GRACE, value: 3s}", "", "env[0]", "--grace of muster run's variable"},
+		{"muster, run, --grace=4s, --, x", "{name: MUSTER_GRACE, value: 3s}", "", "env[0]", "no effect: --grace counts instead"},
+	} {
+		text := fmt.Sprintf(podsOf, "", c.command, c.env)
+		req, err := readText(text)
+		if c.wrong != "" {
+			if err == nil || !strings.Contains(err.Error(), c.wrong) {
+				t.Errorf("%s: %v, want %q", text, err, c.wrong)
+			}
+			continue
+		}
+		told := err == nil && slices.ContainsFunc(req.File.Lines, func(l jobfile.Line) bool {
+			return strings.HasSuffix(l.Path, c.line) && strings.Contains(l.As, c.as)
+		})
+		if !told {
+			t.Errorf("%s: %v, want %s: %q", text, err, c.line, c.as)
+		}
+	}
+	// Where somebody else says it there is no question.
+	text := fmt.Sprintf(podsOf, "", "muster, run, --log-dir=/logs/$(JOB_COMPLETION_INDEX), --, x", "")
+	if req, err := readText(text, "--log-dir", "/mine"); err != nil || req.Job.Logs.Dir != "/mine" {
+		t.Errorf("%q, %v", req.Job.Logs.Dir, err)
+	}
+}
+
+// Who says how often workers are started anew is not held back by what the file says of that in other words.
+func TestJobFileRestartsByFlag(t *testing.T) {
+	t.Parallel()
+	const pytorch = "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: j}\nspec:\n  runPolicy: {backoffLimit: 2}\n" +
+		"  pytorchReplicaSpecs:\n    Worker: {replicas: 2, restartPolicy: %s, " +
+		"template: {spec: {containers: [{name: pytorch, command: [x]}]}}}\n"
+	const none = job.Unlimited
+	for _, c := range []struct {
+		policy, flags  string
+		want           job.RestartPolicy
+		restarts, most int
+		wrong          string
+	}{
+		{"OnFailure", "", job.RestartOnFailure, 2, 2, ""},
+		{"OnFailure", "--max-restarts 7", job.RestartOnFailure, 7, -1, ""},
+		{"OnFailure", "--backoff-limit 5", job.RestartOnFailure, 5, 5, ""},
+		{"OnFailure", "--backoff-limit none", job.RestartOnFailure, none, -1, ""},
+		{"OnFailure", "--backoff-limit 0", job.RestartOnFailure, 0, 0, ""},
+		{"OnFailure", "--max-restarts 7 --backoff-limit 5", job.RestartOnFailure, 7, 5, ""},
+		{"OnFailure", "--restart-policy never", job.RestartNever, 0, -1, ""},
+		{"Never", "", job.RestartNever, 0, -1, ""},
+		{"Never", "--max-restarts 7", job.RestartOnFailure, 7, -1, ""},
+		{"Never", "--max-restarts 0", job.RestartNever, 0, -1, ""},
+		{"Never", "--backoff-limit 5", job.RestartOnFailure, 5, 5, ""},
+		{"Never", "--restart-policy on-failure", "", 0, 0, "cannot use --restart-policy on-failure: it has no effect"},
+		{"ExitCode", "--max-restarts 7", job.RestartExitCode, 7, -1, ""},
+	} {
+		req, err := readText(fmt.Sprintf(pytorch, c.policy), strings.Fields(c.flags)...)
+		r := req.Job.Restart
+		switch {
+		case c.wrong != "" && (err == nil || !strings.Contains(err.Error(), c.wrong)):
+			t.Errorf("%s, %s: %v, want %q", c.policy, c.flags, err, c.wrong)
+		case c.wrong == "" && (err != nil || r.Policy != c.want || r.MaxRestarts != c.restarts || r.BackoffLimit != c.most):
+			t.Errorf("%s, %s: %s, %d restarts, %d of all nodes, want %s, %d, %d: %v", c.policy, c.flags, r.Policy, r.MaxRestarts,
+				r.BackoffLimit, c.want, c.restarts, c.most, err)
+		}
+	}
+	set, err := os.ReadFile("jobfile/testdata/jobset.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := dialect.Read("run", dialect.Invocation{
+		Argv0: "muster", Args: []string{"-f", "job.yaml", "--max-restarts=7"},
+		ReadFile: func(string) ([]byte, error) { return set, nil },
+		Machine:  dialect.Machine{FreePort: func() (int, error) { return 4321, nil }},
+	})
+	if r := req.Job.Restart; err != nil || r.MaxRestarts != 7 || r.BackoffLimit != -1 {
+		t.Errorf("a JobSet: %d restarts, %d of all nodes: %v", r.MaxRestarts, r.BackoffLimit, err)
+	}
+}
+
+// What chooses among hosts is refused where a rehearsal has none, and named where it leaves too few.
+func TestJobFileChoosesHosts(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"-f pytorchjob.yaml --include 127.0.0.1":       "cannot use --include 127.0.0.1: it has no effect without hosts",
+		"-f pytorchjob.yaml --hosts a,b,c --exclude b": "with --hosts and --exclude b: there are only 2 hosts",
+		"-f mpijob.yaml --hosts a,b --exclude b":       "cannot use --hosts a,b and --exclude b with 2 nodes",
+	} {
+		if _, err := readJob(nil, strings.Fields(args)...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", args, err, want)
+		}
+	}
+	req, err := readJob([]string{"MUSTER_EXCLUDE=127.0.0.1"}, "-f", "pytorchjob.yaml")
+	if err != nil || len(req.Job.Hosts.Nodes) != 3 || !strings.Contains(strings.Join(req.Job.Warnings, "\n"), "MUSTER_EXCLUDE=127.0.0.1") {
+		t.Errorf("%d nodes, %q, %v", len(req.Job.Hosts.Nodes), req.Job.Warnings, err)
+	}
+}
+
+// What --env says wins over the operator's variables, but for those by which the nodes meet; and words of --env add to
+// those that muster run in the pods has.
+func TestJobFileEnvOverOperators(t *testing.T) {
+	t.Parallel()
+	seen := func(req dialect.Request, name string) (list []string) {
+		for _, v := range slices.Concat(req.Job.Env.Set, req.Job.Hosts.Nodes[0].Env) {
+			if v.Name == name {
+				list = append(list, v.Value)
+			}
+		}
+		return list
+	}
+	text := fmt.Sprintf(pytorchPods, "elasticPolicy: {maxRestarts: 5}", "torchrun, x.py", "")
+	req, err := readText(text, "--env", "PET_MAX_RESTARTS=9")
+	if err != nil || !slices.Equal(seen(req, "PET_MAX_RESTARTS"), []string{"9"}) {
+		t.Errorf("%v, %v", seen(req, "PET_MAX_RESTARTS"), err)
+	}
+	for _, name := range []string{"PET_NNODES", "PET_RDZV_ENDPOINT"} {
+		if _, err := readText(text, "--env", name+"=9"); err == nil || !strings.Contains(err.Error(), name+" by --env") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	text = fmt.Sprintf(podsOf, "", "muster, run, --env=A=1, --env, B=2, --env, C, --, x", "{name: C, value: '3'}")
+	if req, err = readText(text, "--env", "B=4"); err != nil || !slices.Equal(seen(req, "A"), []string{"1"}) ||
+		!slices.Equal(seen(req, "B"), []string{"2", "4"}) || !slices.Equal(seen(req, "C"), []string{"3"}) {
+		t.Errorf("A=%v B=%v C=%v, %v", seen(req, "A"), seen(req, "B"), seen(req, "C"), err)
+	}
+}
+
 // The jobs of a JobSet are indexed where they do not say it, as JobSet's webhook makes them.
 func TestJobSetIsIndexed(t *testing.T) {
 	t.Parallel()

@@ -202,24 +202,25 @@ func nativeCommand(r *Request, inv Invocation, args []string, words *ownWords, e
 
 // checkPolicy refuses a restart policy that was asked for and cannot act, and one that forbids what was asked for.
 func checkPolicy(r *Request, words *ownWords, wrong *problems) {
-	policy, restarts := r.Job.Restart.Policy, r.Job.Restart.MaxRestarts
-	switch {
-	case words.RestartPolicy.source.Kind != job.FromFlag:
-	case policy == job.RestartNever && restarts > 0:
-		wrong.add(fmt.Errorf("cannot use --restart-policy never with %s: leave one of them out",
-			words.MaxRestarts.written()))
-	case policy == job.RestartOnNodeFail:
-		// What --set says of a job file is the file's, which has limits for the losses of nodes, too.
-		word := words.MaxRestarts
-		if restarts > 0 && word.source.Kind == job.FromFlag && !strings.HasPrefix(word.source.Name, "--set ") {
-			wrong.add(fmt.Errorf("cannot use --restart-policy on-node-fail with %s: no exit restarts the workers then; leave one of "+
-				"them out",
-				word.written()))
-		}
-		if r.Job.Restart.ReplaceLimit == 0 {
-			wrong.add(fmt.Errorf("cannot use --restart-policy on-node-fail with %s: nothing would be restarted",
-				words.RestartLimit.written()))
-		}
+	policy, restarts := r.Job.Restart.Policy, words.MaxRestarts
+	if !restarts.given {
+		restarts = words.BackoffLimit
+	}
+	asked := words.RestartPolicy.fromFlag()
+	// What --set says of a job file is the file's, which has limits for the losses of nodes, too.
+	typed := restarts.fromFlag() && !strings.HasPrefix(restarts.source.Name, "--set ")
+	refuse := func(why string) {
+		wrong.add(fmt.Errorf("cannot use %s with %s: %sleave one of them out", words.RestartPolicy.written(), restarts.written(), why))
+	}
+	switch some := r.Job.Restart.MaxRestarts > 0; {
+	case policy == job.RestartNever && some && (asked || typed):
+		refuse("")
+	case policy == job.RestartOnNodeFail && some && typed:
+		refuse("no exit restarts the workers then; ")
+	}
+	if policy == job.RestartOnNodeFail && asked && r.Job.Restart.ReplaceLimit == 0 {
+		wrong.add(fmt.Errorf("cannot use --restart-policy on-node-fail with %s: nothing would be restarted",
+			words.RestartLimit.written()))
 	}
 }
 

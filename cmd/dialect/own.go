@@ -214,7 +214,7 @@ func (o *option) give(r *Request, word *value, wrong *problems) {
 		r.Settings = append(r.Settings, Setting{Flag: o.name, Value: o.def})
 		return
 	}
-	r.Settings = append(r.Settings, Setting{Flag: o.name, Value: word.text, Source: word.source})
+	r.Settings = append(r.Settings, Setting{Flag: o.name, Value: word.text, Source: word.source, secret: word.secret})
 	if err := o.set(r, word.text); err != nil {
 		wrong.add(fmt.Errorf("cannot use %s: %w", word.written(), err))
 	}

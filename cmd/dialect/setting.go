@@ -15,6 +15,8 @@ type Setting struct {
 	Value, Full string
 	// Source is where the value came from.
 	Source job.Source
+
+	secret bool // the text of a Secret of a job file is in it
 }
 
 // finish refuses what was given and is not read, unless something else is wrong already, and notes where everything
@@ -56,7 +58,10 @@ func (s *Setting) hide() {
 		return // it is hidden already: a dialect that is made of another one comes here twice
 	}
 	words := strings.Split(s.Value, several)
-	s.Full = strings.Join(words, " ")
+	if s.Full = strings.Join(words, " "); s.secret {
+		s.Value = job.Var{Value: s.Full, Secret: true}.Shown()
+		return
+	}
 	for i, word := range words {
 		name, value, given := strings.Cut(word, "=")
 		switch {

@@ -82,7 +82,10 @@ var (
 	}
 	noStatusOfEach = condition{notSimulated.lack, "leave it out: muster status -o json says the same of all nodes", notSimulated.met}
 
-	faked    = when("without a fake accelerator", "give --accelerator fake:FILE", func(job *job.Job) bool { return job.Fake != "" })
+	faked = condition{
+		"without a fake accelerator", "give --accelerator fake:FILE",
+		func(r *Request, _ *ownWords) bool { return r.Job.Fake != "" || r.MadeUp != "" },
+	}
 	warmable = when("in a job that is not restarted", "give --max-restarts, or --warm auto for the first start, too",
 		func(job *job.Job) bool {
 			return !job.Warm.Restarts || job.Restart.MaxRestarts > 0 || !job.Alone()
@@ -324,7 +327,7 @@ func (r *Request) unread(words *ownWords, wrong *problems) {
 			continue
 		}
 		for word := s.of(words); word != nil && word.given; word = word.weaker {
-			harmless := Setting{Flag: s.name, Value: word.text}
+			harmless := Setting{Flag: s.name, Value: word.text, secret: word.secret}
 			harmless.hide()
 			switch said := (value{option: s, text: harmless.Value, source: word.source}).typed(); {
 			case r.asksNothing(s, word.text) || word.ofOperators() || word.theirs && lack.lack == severalNodes.lack && !word.ours():

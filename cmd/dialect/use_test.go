@@ -79,6 +79,23 @@ var bare = map[string]string{
 	"mpirun": "mpirun -np 2 prog", "mpirun on hosts": "mpirun -np 2 --host a,b prog", "horovodrun": "horovodrun -np 2 prog",
 	"horovodrun with files": "horovodrun -np 2 --output-filename d prog",
 	"elastic horovodrun":    "horovodrun -np 2 --min-np 1 -H a:2,b:2 prog",
+	"job file":              "run -f pods.yaml", "job file on hosts": "run -f pods.yaml --hosts a,b",
+	"job file of muster run": "run -f musters.yaml", "job file of one node": "run -f pod.yaml", "job file of a launcher": "run -f mpi.yaml",
+	"job file of a launcher on hosts": "run -f mpi.yaml --hosts a,b",
+}
+
+// jobFiles are those that the lines of bare name.
+var jobFiles = map[string]string{
+	"pods.yaml": "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: bert}\nspec:\n  runPolicy: {backoffLimit: 2}\n" +
+		"  pytorchReplicaSpecs:\n    Worker: {replicas: 2, restartPolicy: OnFailure, " +
+		"template: {spec: {containers: [{name: c, command: [x], resources: {limits: {nvidia.com/gpu: 1}}}]}}}\n",
+	"musters.yaml": "apiVersion: batch/v1\nkind: Job\nmetadata: {name: bert}\nspec: {completions: 2, parallelism: 2, completionMode: Indexed, " +
+		"backoffLimit: 0, template: {spec: {containers: [{name: c, command: [muster, run, -n, '2', --max-restarts=5, --, x]}]}}}\n",
+	"pod.yaml": "apiVersion: batch/v1\nkind: Job\nmetadata: {name: bert}\nspec: {completions: 1, backoffLimit: 0, " +
+		"template: {spec: {containers: [{name: c, command: [x]}]}}}\n",
+	"mpi.yaml": "apiVersion: kubeflow.org/v2beta1\nkind: MPIJob\nmetadata: {name: bert}\nspec: {mpiReplicaSpecs: {Launcher: " +
+		"{template: {spec: {containers: [{name: c, command: [mpirun, x]}]}}}, " +
+		"Worker: {replicas: 2, template: {spec: {containers: [{name: c}]}}}}}\n",
 }
 
 // settingsFile is what --config and MUSTER_CONFIG name in ask.
@@ -95,6 +112,8 @@ func ask(settings string, env []string, words ...string) (dialect.Request, error
 			switch name {
 			case settingsFile:
 				return []byte(settings), nil
+			case "pods.yaml", "musters.yaml", "pod.yaml", "mpi.yaml":
+				return []byte(jobFiles[name]), nil
 			case "hosts":
 				return []byte("a slots=2\nb slots=2\n"), nil
 			case "env", "empty":
@@ -109,6 +128,7 @@ func ask(settings string, env []string, words ...string) (dialect.Request, error
 func stripped(r dialect.Request) dialect.Request {
 	j := &r.Job
 	r.Settings, j.Sources, j.Warnings, j.Environ = nil, nil, nil, nil // which hold what was given, whoever reads it
+	r.File, r.Placed, r.Reached = nil, nil, nil                       // which are of the file
 	elastic, allow := r.Horovod != nil && r.Horovod.Elastic, j.Meeting.StoreAllow
 	if len(j.Hosts.Nodes) == 0 && !elastic {
 		j.Hosts, j.Env.Deny = job.Hosts{}, nil
@@ -156,7 +176,7 @@ func stripped(r dialect.Request) dialect.Request {
 	if j.Bind.Mode == "" {
 		j.Bind = job.BindRules{}
 	}
-	if j.Fake == "" {
+	if j.Fake == "" && r.MadeUp == "" {
 		j.FakeOnReal = false
 	}
 	if !j.Checkpoint.On {
@@ -352,6 +372,8 @@ func asIs(req dialect.Request, s dialect.SettingRow, text string) bool {
 		return text == "node" && req.Horovod != nil && req.Horovod.Elastic
 	case "env-mode":
 		return req.Job.Dialect == "mpirun"
+	case "job-file", "kind", "secrets", "lenient": // -f says another file; what it has is the only job, known, and no secret
+		return req.File != nil
 	}
 	return text == s.Default
 }

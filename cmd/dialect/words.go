@@ -28,6 +28,8 @@ type value struct {
 	source job.Source
 	// theirs says that it stood among the flags of the replaced launcher, which may be of no use to it either.
 	theirs bool
+	// secret says that the text of a Secret of a job file is in it.
+	secret bool
 	// weaker is the word of a weaker source, of a setting to which that counts beside a stronger one.
 	weaker *value
 }
@@ -51,6 +53,9 @@ func (v value) written() string { return v.writtenAs(v.option.name) }
 // writtenAs is written for an option that the user knows by another name.
 func (v value) writtenAs(flag string) string {
 	text := credentials().ReplaceAllString(v.text, "//…@")
+	if v.secret {
+		text = job.Var{Value: text, Secret: true}.Shown()
+	}
 	if v.source.Kind == job.FromPlatform && strings.HasSuffix(v.source.Name, derived) {
 		return fmt.Sprintf("--%s %s (%s)", flag, text, v.source)
 	}
@@ -107,7 +112,7 @@ func (v value) shown() string {
 
 // say gives the setting a word, whatever it had before.
 func (v *value) say(text string, source job.Source) {
-	v.text, v.source, v.given, v.theirs = text, source, true, false
+	v.text, v.source, v.given, v.theirs, v.secret = text, source, true, false, false
 }
 
 // forget takes its strongest word from the setting.

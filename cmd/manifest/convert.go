@@ -30,6 +30,10 @@ type Launched struct {
 	Variables []string
 	// Told are the variables of the operator that the command names.
 	Told []string
+	// Settings are what the launcher in the command reads of variables of its container. Idle are those which muster run
+	// would read, and which nothing there does.
+	Settings []jobfile.Word
+	Idle     []string
 }
 
 // converter makes a Spec of a job file.
@@ -39,6 +43,8 @@ type converter struct {
 	left []Left
 	// from is where a value of the Spec stands in the file, by its flag.
 	from map[string]jobfile.Line
+	// read are the variables that are taken for settings.
+	read map[string]bool
 	// flagged is where what leads to one of the Spec's Flags stands.
 	flagged map[string]string
 	volumes []volume
@@ -67,17 +73,17 @@ type mount struct {
 
 // Convert makes a Spec for a kind of what a job file says, and tells what the file of that kind will not have.
 func Convert(f *jobfile.File, kind string, what Launched) (Spec, []Left) {
-	c := converter{file: f, from: map[string]jobfile.Line{}, flagged: map[string]string{}, spec: Spec{
+	c := converter{file: f, from: map[string]jobfile.Line{}, read: map[string]bool{}, flagged: map[string]string{}, spec: Spec{
 		Kind: kind, Name: nameOf(f.Name), Nodes: len(f.Pods), Procs: what.Procs, Command: what.Command, MaxRestarts: what.MaxRestarts,
 		Accelerator: "nvidia.com/gpu", SharedMemory: "16Gi", Notice: 30 * time.Second, Grace: 30 * time.Second, BackoffLimit: 1,
 		Converted: true,
 	}}
-	c.pods()
+	c.pods(what)
 	c.exported(what)
 	for _, l := range f.Lines {
 		c.line(l)
 	}
-	c.words()
+	c.words(what)
 	c.changed(what)
 	c.stored()
 	c.unused()
@@ -103,8 +109,11 @@ func (c *converter) leave(l jobfile.Line, why string) {
 }
 
 // pods takes what the pods say, which must be alike.
-func (c *converter) pods() {
+func (c *converter) pods(what Launched) {
 	s := &c.spec
+	for _, w := range slices.Concat(c.file.Words, c.file.Apart, what.Settings) {
+		c.read[w.Variable] = w.Variable != ""
+	}
 	for _, p := range c.file.Pods {
 		if p.Accelerators > s.Accelerators {
 			s.Accelerators, s.Accelerator = p.Accelerators, p.Resource
@@ -120,7 +129,12 @@ func (c *converter) pods() {
 	}
 	nodes := c.file.Nodes()
 	for _, v := range nodes[0].Plain() {
-		c.variable(jobfile.Line{Source: v.Source.Name, Path: "env " + v.Name}, v.Name, v.Value)
+		at := jobfile.Line{Source: v.Source.Name, Path: "env " + v.Name}
+		if slices.Contains(what.Idle, v.Name) {
+			c.leave(at, "nothing in the pod reads it as a setting, and muster run would")
+			continue
+		}
+		c.variable(at, v.Name, v.Value)
 	}
 }
 
@@ -133,8 +147,9 @@ func (c *converter) variable(at jobfile.Line, name, value string) {
 		c.leave(at, "muster tells its workers "+name)
 	case !variableText().MatchString(name) || strings.Contains(value, "$("):
 		c.leave(at, "its value names others: give it by --env")
+	case c.read[name]: // words has taken it
 	case strings.HasPrefix(name, "MUSTER_"):
-		c.flag(at.Source, strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, "MUSTER_")), "_", "-"), value)
+		c.leave(at, "muster run has no such setting")
 	default:
 		s.Env = append(s.Env, name+"="+value)
 	}
@@ -177,16 +192,21 @@ var usual = map[string]string{
 var fatalCodes = []string{"2,93,124,126,127", "2,93,126,127"}
 
 // words takes the settings that follow from the file.
-func (c *converter) words() {
+func (c *converter) words(what Launched) {
 	s := &c.spec
 	own := map[string]bool{}
-	for _, w := range c.file.Words {
+	all := slices.Concat(c.file.Words, c.file.Apart, what.Settings)
+	plain := c.file.Nodes()[0].Plain()
+	for _, w := range all {
 		own[w.Flag] = own[w.Flag] || w.Own
 	}
 	done := map[string]bool{}
 	var fatal []string
 	fatalAt := ""
-	for _, w := range append(slices.Clone(c.file.Words), c.file.Apart...) {
+	for _, w := range all {
+		if w.Variable != "" && !slices.ContainsFunc(plain, func(v job.Var) bool { return v.Name == w.Variable }) {
+			continue // its value is from elsewhere, which line tells
+		}
 		none := !w.Own && (w.Flag == "max-restarts" && w.Text == "0" || w.Flag == "restart-policy" && w.Text == "never")
 		pods := none || !w.Own && (w.Flag == "backoff-limit" || w.Flag == "clean-policy") // whatever muster's own flag says
 		id := fmt.Sprint(pods, w.Flag, w.Text)
@@ -201,6 +221,10 @@ func (c *converter) words() {
 			}
 		}
 		at := jobfile.Line{Source: w.Source.Name, Path: "--" + w.Flag}
+		if w.Secret {
+			c.leave(at, "the text of a Secret is in it: add it to the file")
+			continue
+		}
 		n, _ := strconv.Atoi(w.Text)
 		duration, err := time.ParseDuration(w.Text)
 		switch w.Flag {
@@ -254,7 +278,9 @@ func (c *converter) words() {
 			}
 		default:
 			if usual[w.Flag] != w.Text && (w.Own || !c.file.Native) { // what an operator does, muster run's own flags say
-				c.flag(at.Source, w.Flag, w.Text)
+				for text := range strings.SplitSeq(w.Text, "\x00") { // of a flag that was given again
+					c.flag(at.Source, w.Flag, text)
+				}
 			}
 		}
 	}

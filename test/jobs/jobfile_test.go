@@ -240,6 +240,44 @@ func TestManifestRuns(t *testing.T) {
 	}
 }
 
+// TestJobFileOfMustersVariables: variables of a container count for the muster run in it as in the pod: how many workers
+// there are, and how often they are started anew.
+func TestJobFileOfMustersVariables(t *testing.T) {
+	t.Parallel()
+	script := drive.WriteScript(t, "worker.sh", `echo "worker $RANK of $WORLD_SIZE, start $TORCHELASTIC_RESTART_COUNT$MUSTER_GRACE"
+[ $RANK != 3 ] || [ $TORCHELASTIC_RESTART_COUNT = 2 ]
+`)
+	file := writeJob(t, `apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {name: vars}
+spec:
+  runPolicy: {backoffLimit: 1}
+  pytorchReplicaSpecs:
+    Worker:
+      replicas: 2
+      restartPolicy: Never
+      template:
+        spec:
+          containers:
+            - name: pytorch
+              command: [muster, run, --, sh, `+script+`]
+              env:
+                - {name: MUSTER_NPROC_PER_NODE, value: "2"}
+                - {name: PET_MAX_RESTARTS, value: "2"}
+                - {name: MUSTER_RESTART_DELAY, value: 0s}
+                - {name: MUSTER_GRACE, value: 5s}
+`)
+	got := drive.Run(t, nil, "run", "-f", file)
+	said := drive.WorkersSaid(got.Stdout)
+	if got.Status != 0 || !slices.Contains(said, "3 of 4, start 2") || slices.Contains(said, "3 of 4, start 3") {
+		t.Errorf("status %d, workers said %q\n%s", got.Status, said, got.Stderr)
+	}
+	got = drive.Run(t, nil, "run", "-f", file, "--max-restarts", "1")
+	if said := drive.WorkersSaid(got.Stdout); got.Status != 1 || slices.Contains(said, "3 of 4, start 2") {
+		t.Errorf("status %d, workers said %q\n%s", got.Status, said, got.Stderr)
+	}
+}
+
 // TestJobFileTorch trains with PyTorch in a PyTorchJob whose command is Python, as pods of an operator do.
 func TestJobFileTorch(t *testing.T) {
 	python := drive.SomeTorch(t)

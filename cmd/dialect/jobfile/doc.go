@@ -42,19 +42,28 @@ type Options struct {
 	Lenient, Explain bool
 	// Args stand behind the arguments of every replica's command.
 	Args []string
-	// Run reads the arguments of muster run, which may be a pod's command; nil refuses it there.
-	Run func(args []string) (flags []RunFlag, command []string, err error)
+	// Run reads the arguments of muster run, which may be a pod's command, and the pod's variables that stand for its
+	// flags; nil refuses it there.
+	Run func(args, environ []string) (flags []RunFlag, command []string, err error)
+	// Stronger reports whether somebody else gives a setting: what the file says of it has no effect. nil: nobody does.
+	Stronger func(flag string) bool
 	// ReadFile reads a file, ReadDir the names in a directory.
 	ReadFile func(name string) ([]byte, error)
 	ReadDir  func(name string) ([]string, error)
 }
 
-// RunFlag is a flag of muster run in a pod's command.
+// RunFlag is a flag of muster run in a pod's command, or a variable of the pod that stands for one.
 type RunFlag struct {
 	// Name is the setting that it sets, and Text its value.
 	Name, Text string
-	// Left says why the flag is left to the cluster; empty: it counts here, too.
+	// Variable is the variable that says it; empty: a flag does.
+	Variable string
+	// Left says why it is left to the cluster; empty: it counts here, too.
 	Left string
+	// Instead is what counts in the place of a variable; empty: it counts itself.
+	Instead string
+	// Refused says of a variable that no pod of a job file can have it.
+	Refused bool
 }
 
 // State says what becomes of a line.
@@ -108,9 +117,16 @@ func (l Line) Decode(into any) error {
 type Word struct {
 	Flag, Text string
 	Source     job.Source
-	// Own is set where muster run in a pod's command has the flag, or is told it by torchrun's variable: it is stronger
-	// than what the file says elsewhere.
+	// Own is set where muster run in a pod's command has the flag, or is told it by a variable: it is stronger than what
+	// the file says elsewhere.
 	Own bool
+	// Variable is the variable of the container that says it; empty: none does.
+	Variable string
+	// Secret says that the text of a Secret is in Text.
+	Secret bool
+
+	at   value           // where it stands
+	open map[string]bool // variables that have another value in each pod
 }
 
 // File is a job as a file has it.

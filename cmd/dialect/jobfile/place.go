@@ -43,6 +43,9 @@ const startVariable = "MUSTER_START_TIMEOUT"
 // WaitForHosts has the launcher wait so long for its hosts, whatever the file says.
 func (f *File) WaitForHosts(limit string) { f.schedule = limit }
 
+// ownPrefix begins the variables that stand for flags of muster.
+const ownPrefix = "MUSTER_"
+
 // ReplicaVariable tells a node which replica of the file it is.
 const ReplicaVariable = "MUSTER_REPLICA"
 
@@ -101,6 +104,29 @@ func (f *File) Nodes() []Pod {
 		return []Pod{*f.Launcher}
 	}
 	return f.Pods
+}
+
+// meetingNames are variables by which operators say which nodes there are and how they meet, and that are the same for all
+// of them.
+var meetingNames = []string{"PET_NNODES", "PET_RDZV_BACKEND"}
+
+// Places reports whether the operator says by a variable of that name which node of the job a pod is, or where it meets
+// the others.
+func (f *File) Places(name string) bool {
+	if f.beside == nil {
+		return false
+	}
+	value := func(i int, at Places) (text string, found bool) {
+		for _, v := range f.beside(f, i, at) {
+			if v.Name == name {
+				text, found = v.Value, true
+			}
+		}
+		return text, found
+	}
+	first, found := value(0, Places{Hosts: []string{"a"}, Port: 1})
+	other, _ := value(len(f.Nodes())-1, Places{Hosts: []string{"b"}, Port: 2})
+	return found && (first != other || slices.Contains(meetingNames, name))
 }
 
 // Called are the names of the i-th of Nodes: what the cluster would call it and, where they mean no other one, its group with
@@ -179,7 +205,7 @@ func (f *File) node(p *Pod, i int, at Places, names func(string) string) Node {
 	var env []job.Var
 	values, shown := map[string]string{}, map[string]string{}
 	if f.beside != nil {
-		env = f.beside(f, i, at)
+		env = slices.DeleteFunc(f.beside(f, i, at), func(v job.Var) bool { return f.given[v.Name] })
 	}
 	if f.schedule != "" && !f.given[startVariable] {
 		env = append(env, own(startVariable, f.schedule))
@@ -206,6 +232,9 @@ func (f *File) node(p *Pod, i int, at Places, names func(string) string) Node {
 			v.Secret = shown[v.Name] != v.Value
 		}
 		values[v.Name] = v.Value
+		if f.Native && strings.HasPrefix(v.Name, ownPrefix) {
+			continue // muster run keeps its own settings from its workers
+		}
 		if j := slices.IndexFunc(env, func(o job.Var) bool { return o.Name == v.Name }); j >= 0 {
 			env[j] = v
 			continue

@@ -48,6 +48,8 @@ type variable struct {
 	// kind is that of the object that the value was taken from as it is, Secret or ConfigMap; empty: the file has it, and
 	// names in it stand for others.
 	kind string
+	// at is the item of env in which it stands; its node is nil where it is one of envFrom.
+	at value
 }
 
 // known says what is looked for in a template.
@@ -241,7 +243,7 @@ var variableName = lazyregexp.New(`^[^=\x00-\x20]+$`)
 
 // variable reads an item of env.
 func (v value) variable(t *template) {
-	x := variable{}
+	x := variable{at: v}
 	var name, plain, from value
 	v.object(fields{
 		"name":      func(n value) { x.Name, _ = n.text(); name = n },

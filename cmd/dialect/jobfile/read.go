@@ -84,6 +84,9 @@ func Read(o Options) (*File, error) {
 	r.file = &File{Kind: kindOf(chosen), Namespace: "default", given: o.Given}
 	r.job = chosen
 	r.read(chosen)
+	if r.wrong == nil {
+		r.onEachNode()
+	}
 	for _, d := range r.others {
 		r.other(d)
 	}

@@ -425,7 +425,7 @@ func TestElasticJobVariables(t *testing.T) {
 func native(o *jobfile.Options) { o.Run = runWords }
 
 // runWords reads a few of muster run's flags.
-func runWords(args []string) (list []jobfile.RunFlag, command []string, err error) {
+func runWords(args, _ []string) (list []jobfile.RunFlag, command []string, err error) {
 	for i := 0; i < len(args); i++ {
 		name, text, joined := strings.Cut(strings.TrimLeft(args[i], "-"), "=")
 		if args[i] == "--" {

@@ -266,7 +266,7 @@ func (v value) noteValue(state State, shown, as string) {
 
 // setting gives one of muster's settings a word.
 func (v value) setting(flag, text string) {
-	v.r.file.Words = append(v.r.file.Words, Word{Flag: flag, Text: text, Source: v.source()})
+	v.r.file.Words = append(v.r.file.Words, Word{Flag: flag, Text: text, Source: v.source(), at: v})
 }
 
 // cluster reads what is left to the cluster.
