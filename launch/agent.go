@@ -152,7 +152,7 @@ func (a *Agent) Run(ctx context.Context) (res Result, err error) {
 	defer func() { err = errors.Join(err, a.Handler.Close()) }()
 	defer func() { err = errors.Join(err, a.close(ctx, err == nil && res.Status == errhint.OK)) }()
 	if a.Steering == nil {
-		if a.Steering, err = OpenSteering(ctx, a.Plan, false, nil, a.Log); err != nil {
+		if a.Steering, err = OpenSteering(ctx, a.Plan, false, nil, nil, a.Log); err != nil {
 			return res, err
 		}
 	}

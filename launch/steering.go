@@ -138,9 +138,12 @@ type heardStatus struct {
 }
 
 // OpenSteering makes the run directory of a plan, and answers there. part says that a launcher has started the node:
-// what the job asks for beside that is the launcher's matter. token is the job's, nil where it has none that its user
+// what the job asks for beside that is the launcher's matter, and pass takes the node's events for its file, nil where it
+// has none. token is the job's, nil where it has none that its user
 // knows. Errors mean that nothing was started.
-func OpenSteering(ctx context.Context, p *plan.Plan, part bool, token []byte, log zerolog.Logger) (*Steering, error) {
+func OpenSteering(
+	ctx context.Context, p *plan.Plan, part bool, pass func(line []byte), token []byte, log zerolog.Logger,
+) (*Steering, error) {
 	rules := p.Job.See
 	if part {
 		rules.HTTP, rules.EventsFile = "", ""
@@ -149,6 +152,7 @@ func OpenSteering(ctx context.Context, p *plan.Plan, part bool, token []byte, lo
 	if err != nil {
 		return nil, err
 	}
+	view.pass = pass
 	dir, err := p.OpenRunDir(log)
 	if err != nil {
 		view.Close() //nolint:contextcheck // it bounds itself

@@ -43,6 +43,8 @@ type Here struct {
 	Token                 []byte   // the job's, from the launcher
 	LogsGo                string   // where the launcher takes log files, empty: they stay
 	RemoveOnDeath         []string // what goes when this program is killed
+	// Events takes this node's events for the file of its launcher, nil where that has none.
+	Events func(line []byte)
 }
 
 var _ node.Here = (*Here)(nil)
@@ -84,8 +86,20 @@ func (h *Here) HostOf(j *job.Job) string {
 // Simulated reports whether this is one of the nodes of a simulation.
 func (h *Here) Simulated() bool { return h.Getenv(hosts.SimulatedVariable) != "" }
 
+// JoinSimulation makes a job that of a simulated node, and has what happens to it reach who simulates it, where that keeps
+// a file of it.
+func (h *Here) JoinSimulation(j *job.Job) {
+	hosts.MarkNode(j, h.HostOf(j))
+	if j.See.EventsFile != "" {
+		h.Events = hosts.SimulatedEvents()
+	}
+}
+
 // Launched implements node.Here.
 func (h *Here) Launched() bool { return h.Name != "" || h.Simulated() }
+
+// PassEvents implements node.Here.
+func (h *Here) PassEvents() func(line []byte) { return h.Events }
 
 // PrintError implements node.Here.
 func (h *Here) PrintError(err error) { h.Console.PrintError(err) }

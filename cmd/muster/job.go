@@ -13,7 +13,6 @@ import (
 	"muster/internal/accel"
 	"muster/internal/errhint"
 	"muster/launch"
-	"muster/launch/hosts"
 	"muster/launch/node"
 	"muster/rendezvous/place"
 )
@@ -45,7 +44,7 @@ func (a *app) launch(ctx context.Context, req dialect.Request) error {
 	}
 	req.Job.Logs.Color = req.Job.Logs.PrefixAll && a.console.Colors()
 	if a.here.Simulated() {
-		hosts.MarkNode(&req.Job, a.here.HostOf(&req.Job))
+		a.here.JoinSimulation(&req.Job)
 	}
 	if h := req.Horovod; h != nil && h.Elastic {
 		return a.runElastic(ctx, req, log)

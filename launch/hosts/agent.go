@@ -57,6 +57,8 @@ type Surroundings struct {
 	Token []byte
 	// LogFormat is the form of what is said when the launcher cannot be asked any more.
 	LogFormat string
+	// Events takes the node's events for the launcher's file, nil where that has none.
+	Events func(line []byte)
 	// LogsGo says where the launcher takes the workers' log files, empty where they stay.
 	LogsGo string
 }
@@ -316,6 +318,9 @@ func (n *remoteNode) here(environ []string) (node.Here, func(), error) {
 	a := Surroundings{Environ: environ, LogFormat: n.order.LogFormat, Token: n.order.Token, Name: n.order.Name}
 	if n.order.Collect {
 		a.LogsGo = "in the launcher's --collect-logs directory"
+	}
+	if n.order.Events {
+		a.Events = func(line []byte) { _ = n.link.Event(line) } // a launcher that is lost is met elsewhere
 	}
 	var err error
 	if a.Stdin, err = os.Open(os.DevNull); err != nil {

@@ -47,8 +47,9 @@ type Config struct {
 	Output *Output
 	Logs   *LogFiles
 	// Status takes the status file of a machine whenever that has changed, Process what becomes of processes that
-	// agents were asked to start one by one; nil where nobody asks.
+	// agents were asked to start one by one, Events the events of a node, as JSON; nil where nobody asks.
 	Status  func(machine int, data []byte)
+	Events  func(node string, line []byte)
 	Process func(machine int, e ProcessEvent)
 	Log     zerolog.Logger
 }

@@ -39,6 +39,7 @@ const (
 	kindStatus  kind = 26 // the status file as it is now
 	kindOwner   kind = 27 // an ownerMessage
 	kindAnswer  kind = 28 // an Answer to an Ask
+	kindEvent   kind = 29 // an event of the node, JSON
 
 	// Both ways.
 	kindTunnel kind = 33 // of a tunnel: its number, and what is said there

@@ -139,6 +139,12 @@ func (l *launcher) run(ctx context.Context) (err error) {
 		},
 		Logs: collectLogs(job.Hosts.CollectLogs, job.Hosts.CollectLimit, log), Log: log,
 		Status: func(machine int, data []byte) { l.told.take(machine, data) },
+		Events: func(node string, line []byte) {
+			if e, ok := eventOf(line); ok {
+				e.Node = node
+				view.Tell(e)
+			}
+		},
 	})
 	l.told = keepStatus(l.nodeNames(), job.StatusFile, log)
 	defer l.told.close()

@@ -246,6 +246,9 @@ func (l *Link) Ready(r Ready) error { return l.wire.sendJSON(kindReady, r) }
 // Status sends how the node stands, as a status file has it.
 func (l *Link) Status(data []byte) error { return l.wire.send(kindStatus, data) }
 
+// Event sends an event of the node, a line of JSON.
+func (l *Link) Event(line []byte) error { return l.wire.send(kindEvent, line) }
+
 // Result says how it ended. Of longer texts than a launcher takes it sends the beginning.
 func (l *Link) Result(r Result) error {
 	for _, text := range []*string{&r.Report, &r.Error, &r.Hint} {

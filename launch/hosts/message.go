@@ -49,6 +49,8 @@ type Order struct {
 	Collect bool `json:"collect,omitempty"`
 	// Preflight asks what the machine has, to compare it with the others.
 	Preflight bool `json:"preflight,omitempty"`
+	// Events asks for the node's events as they come.
+	Events bool `json:"events,omitempty"`
 	// Processes says that there is no job to run: the launcher starts processes one by one.
 	Processes bool `json:"processes,omitempty"`
 }

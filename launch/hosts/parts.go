@@ -163,6 +163,7 @@ func (l *launcher) order(i int) Order {
 		Job: l.part(i), Name: l.nodeNames()[i], Dir: cmp.Or(rules.Dir, l.dir), LogLevel: l.config.LogLevel, LogFormat: l.config.LogFormat,
 		Token: l.token, Files: l.files,
 		Collect: rules.CollectLogs != "", Preflight: rules.Preflight, Environ: job.Passed(l.job.Env, l.config.Environ),
+		Events: l.config.Job.See.EventsFile != "",
 	}
 	o.Job.Environ = nil // made there
 	if h := l.config.Horovod; h != nil {

@@ -161,6 +161,10 @@ func (s *session) receive(greeted chan<- error) error {
 			if s.fleet.Status != nil {
 				s.fleet.Status(s.index, payload)
 			}
+		case kindEvent:
+			if s.fleet.Events != nil {
+				s.fleet.Events(s.name, payload)
+			}
 		case kindFile:
 			var m fileMessage
 			if err := decode(payload, &m); err != nil {

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
 
 	"muster/internal/errhint"
 	"muster/internal/logtext"
@@ -88,7 +90,7 @@ func Simulate(ctx context.Context, c SimulationConfig) (err error) {
 	log.Warn().Int("nodes", c.Nodes).Str("spec",
 		asked.Fake).Msg("all nodes of this job and their accelerators are simulated on this machine: accelerator=fake")
 	s := simulation{
-		config: c, tree: tree, log: c.Console.NodesLog(c.Nodes), ends: make(chan *simulatedNode, 1024),
+		config: c, tree: tree, view: view, log: c.Console.NodesLog(c.Nodes), ends: make(chan *simulatedNode, 1024),
 		told:   simulatedStatus{began: time.Now().UTC().Round(time.Millisecond)},
 		places: rundir.FindPlaces(variable(c.Environ, "XDG_RUNTIME_DIR"), os.TempDir()),
 	}
@@ -234,6 +236,7 @@ func (s *simulation) scale(ctx context.Context, c *control.Client, r control.Req
 type simulation struct {
 	config  SimulationConfig
 	tree    *proc.Tree
+	view    *launch.View  // takes their events
 	log     io.Writer     // takes the nodes' logs
 	places  rundir.Places // for all run directories
 	environ func(i int) []string
@@ -308,7 +311,11 @@ func (s *simulation) startLocked(i int) (err error) {
 	if s.closed {
 		return errhint.Code(errors.New("cannot start a node: the job has just ended"), errhint.TryAgain)
 	}
-	pipes, err := proc.NewPipes(proc.Out, proc.Out)
+	said := []proc.Direction{proc.Out, proc.Out}
+	if s.config.Job.See.EventsFile != "" {
+		said = append(said, proc.Out) // eventsFD there
+	}
+	pipes, err := proc.NewPipes(said...)
 	if err != nil {
 		return fmt.Errorf("cannot read what node %s says: %w", SimulatedName(i), err)
 	}
@@ -325,6 +332,9 @@ func (s *simulation) startLocked(i int) (err error) {
 	for k, to := range []*os.File{s.config.Stdout, s.config.Stderr} {
 		shown.Go(func() { s.show(pipes.Ours[k], to, n) })
 	}
+	for _, events := range pipes.Ours[2:] {
+		shown.Go(func() { s.takeEvents(events) })
+	}
 	s.nodes = append(s.nodes, n)
 	s.wg.Go(func() {
 		<-n.Done()
@@ -336,6 +346,39 @@ func (s *simulation) startLocked(i int) (err error) {
 		s.ends <- n
 	}()
 	return nil
+}
+
+// eventsFD is where a simulated node writes its events, if who simulates it keeps a file of them.
+const eventsFD = 3
+
+// SimulatedEvents returns what takes the events of a simulated node whose job has a file for them.
+func SimulatedEvents() func(line []byte) {
+	unix.CloseOnExec(eventsFD) // no worker has it
+	to := os.NewFile(eventsFD, "events")
+	return func(line []byte) { _, _ = to.Write(line) } // a simulation that is gone is met elsewhere
+}
+
+// takeEvents takes a node's events.
+func (s *simulation) takeEvents(from *os.File) {
+	defer func() { _ = from.Close() }()
+	lines := bufio.NewReader(from)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if e, ok := eventOf(line); ok {
+			s.view.Tell(e)
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// maxEvent bounds an event of a node, in bytes.
+const maxEvent = 64 << 10
+
+// eventOf is an event that a node has sent, false for anything else.
+func eventOf(line []byte) (e control.Event, ok bool) {
+	return e, len(line) <= maxEvent && json.Unmarshal(line, &e) == nil && e.Type != ""
 }
 
 func (s *simulation) show(from *os.File, to io.Writer, n *simulatedNode) {

@@ -34,6 +34,8 @@ type Here interface {
 	Agent(p *plan.Plan, at place.Reach, in *launch.Interrupts, log zerolog.Logger) *launch.Agent
 	// Launched reports whether a launcher has started this node: the job is that one's.
 	Launched() bool
+	// PassEvents returns what takes the node's events for the file of its launcher, nil where that has none.
+	PassEvents() func(line []byte)
 	// PrintError writes an error and its hint for people.
 	PrintError(err error)
 }
@@ -93,7 +95,7 @@ func Meet(ctx context.Context, p *plan.Plan, here Here, in *launch.Interrupts, l
 			return nil, err
 		}
 	}
-	steering, err := launch.OpenSteering(ctx, p, here.Launched(), meeting.Token, log)
+	steering, err := launch.OpenSteering(ctx, p, here.Launched(), here.PassEvents(), meeting.Token, log)
 	if err != nil {
 		return nil, err
 	}

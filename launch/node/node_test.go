@@ -60,6 +60,8 @@ func (h *here) Agent(*plan.Plan, place.Reach, *launch.Interrupts, zerolog.Logger
 
 func (h *here) Launched() bool { return false }
 
+func (h *here) PassEvents() func([]byte) { return nil }
+
 func (h *here) PrintError(err error) { h.printed = append(h.printed, err) }
 
 func aJob(procs string) job.Job {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -54,6 +55,8 @@ type Config struct {
 	Keep time.Duration
 	// File takes the events, too; nil: none does. The Keeper closes it.
 	File *os.File
+	// Pass takes them as lines of JSON for the file of whoever has started this muster; nil: nobody does.
+	Pass func(line []byte)
 	// Events are what happens, Status how the job stands.
 	Events *control.Events
 	Status func() report.Status
@@ -88,9 +91,11 @@ type Keeper struct {
 	// written is how much went to all files of events.
 	written int64
 	seq     uint64
-	told    bool // that File takes no more
 	// others is where the histories of earlier jobs are, until it has been looked which of them are forgotten.
 	others string
+
+	mu   sync.Mutex // held while something is written to File
+	full bool       // File takes no more
 }
 
 // OpenFile opens the file of --events. Errors carry status 2.
@@ -136,7 +141,7 @@ func (k *Keeper) Close() error {
 }
 
 func (k *Keeper) run(ctx context.Context) {
-	if k.cfg.File == nil { // else somebody may wait for what goes there
+	if k.cfg.File == nil && k.cfg.Pass == nil { // else somebody may wait for what goes there
 		k.letStart(ctx)
 	}
 	if err := k.open(); err != nil {
@@ -260,6 +265,9 @@ func (k *Keeper) write(found []control.Event) {
 		}
 		k.seq = found[i].Seq
 		line = append(line, '\n')
+		if k.cfg.Pass != nil {
+			k.cfg.Pass(line)
+		}
 		k.tell(line)
 		if k.size+int64(len(text)+len(line)) > mostEvents {
 			k.keep(text)
@@ -271,15 +279,27 @@ func (k *Keeper) write(found []control.Event) {
 	k.keep(text)
 }
 
+// Tell appends an event of another muster of the job to File. It has a number there, and is not kept here.
+func (k *Keeper) Tell(event control.Event) {
+	if k == nil {
+		return
+	}
+	if line, err := json.Marshal(&event); err == nil { // texts and numbers
+		k.tell(append(line, '\n'))
+	}
+}
+
 // tell appends an event to the file that a user has named.
 func (k *Keeper) tell(line []byte) {
-	if k.cfg.File == nil || k.told {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.cfg.File == nil || k.full {
 		return
 	}
 	// Go waits for room in a FIFO, though it is not blocking; a regular file knows no deadline, and needs none.
 	_ = k.cfg.File.SetWriteDeadline(time.Now().Add(tellTime))
 	if _, err := k.cfg.File.Write(line); err != nil {
-		k.told = true
+		k.full = true
 		k.cfg.Log.Warn().Err(err).Str("path", k.cfg.File.Name()).Msg("no more events are appended to the file")
 	}
 }
@@ -341,6 +361,9 @@ func (k *Keeper) record(ended bool) {
 }
 
 func (k *Keeper) closeFiles() {
+	k.mu.Lock()
+	k.full = true
+	k.mu.Unlock()
 	for _, f := range []*os.File{k.events, k.cfg.File, k.lock} {
 		if f != nil {
 			_ = f.Close() // what was written is what counts
