@@ -36,9 +36,10 @@ func (b *Bridge) Barrier(ctx context.Context, peers func() []Peer, changed <-cha
 		// Whoever has passed closes the rendezvous: then we only come late.
 		x := exchange{store: b.cfg.Store, timeout: b.cfg.ReadTimeout}
 		if passed, err2 := x.has(ctx, r.prefix+keyPassed); err2 == nil && passed {
-			return nil
+			err = nil
 		}
 	}
+	r.passed = err == nil
 	return err
 }
 

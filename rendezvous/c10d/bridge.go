@@ -155,10 +155,14 @@ func (b *Bridge) Leave(ctx context.Context) error {
 	return nil
 }
 
-// Close closes the rendezvous: agents of torchrun that are not done yet end with an error, spares without.
+// Close closes the rendezvous: agents of torchrun that are not done yet end with an error, spares without. Where one of
+// them served the store, and everybody has passed the exit barrier, it may have gone, and there is nobody to tell.
 func (b *Bridge) Close(ctx context.Context) error {
 	b.tell(progress{phase: phaseLeave})
 	if _, err := b.drive(ctx, &goal{want: WantClose, deadline: b.deadline(WantClose)}); err != nil {
+		if errors.Is(err, rendezvous.ErrStoreClosed) && b.joined != nil && b.joined.passed {
+			return nil
+		}
 		return fmt.Errorf("cannot close rendezvous %q: %w", b.cfg.RunID, err)
 	}
 	return nil

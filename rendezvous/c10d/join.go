@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"muster/internal/errhint"
+	"muster/rendezvous"
 )
 
 const (
@@ -66,6 +67,7 @@ type round struct {
 	prefix  string // of its keys
 	legacy  bool   // of the family 1.13 to 2.3
 	entered bool   // whether we are in its exit barrier
+	passed  bool   // whether everybody is
 }
 
 func (r *round) others() int { return len(r.order) - len(r.peers) }
@@ -233,6 +235,9 @@ func (b *Bridge) share(ctx context.Context, peers func() []Peer, where Master) (
 	return x.joined, nil
 }
 
+// answerGrace is how long an answer may still take of a store that is lost.
+const answerGrace = time.Second
+
 // meanwhile runs f beside p, which stays in the round that was joined last. It returns f's error, or a *RoundOverError.
 func (b *Bridge) meanwhile(ctx context.Context, p *goal, f func(context.Context) error) error {
 	run, cancel := context.WithCancelCause(ctx)
@@ -247,6 +252,12 @@ func (b *Bridge) meanwhile(ctx context.Context, p *goal, f func(context.Context)
 	var over error
 	if err == nil && d.Action == ActionNewRound {
 		over = &RoundOverError{b.joined.Number, d.Reason}
+	}
+	if errors.Is(err, rendezvous.ErrStoreClosed) { // what f waits for may have come before the store went
+		select {
+		case <-done:
+		case <-time.After(answerGrace):
+		}
 	}
 	cancel(errors.Join(over, err)) // it may have ended already: then this does nothing
 	<-done
