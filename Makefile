@@ -163,8 +163,8 @@ SHORT_MUSTER = ^(TestScripts|TestReferencePages|TestSiteHasAllPages|TestPagesNam
 short: ## the fast part of the tests, 45 s on two processors; tells their processor time
 	@go list -export -test ./... >/dev/null
 	@mkdir -p build; rc=0; \
-	go test -short -vet=off $(LINK) -timeout 5m $$(go list ./... | grep -vxFf <(go list $(DRIVEN))) || rc=1; \
-	go test -short -vet=off $(LINK) -timeout 5m -run '$(SHORT_MUSTER)' ./cmd/muster || rc=1; times >build/short; \
+	go test -short -vet=off $(LINK) -p 6 -parallel 6 -timeout 5m $$(go list ./... | grep -vxFf <(go list $(DRIVEN))) || rc=1; \
+	go test -short -vet=off $(LINK) -parallel 6 -timeout 5m -run '$(SHORT_MUSTER)' ./cmd/muster || rc=1; times >build/short; \
 	awk -F '[ms ]+' -v limit=$(SHORT_LIMIT) 'NR == 2 { s = $$1 * 60 + $$2 + $$3 * 60 + $$4; \
 		print "make short: " s " s of processor time, which should be " limit " s at most" }' build/short; exit $$rc
 

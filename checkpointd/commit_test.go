@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"muster/internal/testutil"
 )
 
 // errDied is what a file system says to a process that was killed.
@@ -150,6 +152,7 @@ func noPath(shard int) string { return rankFile(shard) }
 // over: what is listed as whole is whole and of one attempt, the newest committed step is never lost, and nothing is
 // left lying about.
 func TestCommitCutOff(t *testing.T) {
+	testutil.Long(t)
 	base, n := t.TempDir(), 0
 	rapid.Check(t, func(t *rapid.T) {
 		n++
@@ -241,6 +244,7 @@ func openForTest(dir string) (*dirLock, error) {
 // TestCommitCalls is killed at every single call of one commit over an older step, in each layout: the newest step is
 // always one of the two.
 func TestCommitCalls(t *testing.T) {
+	t.Parallel()
 	for name, path := range map[string]func(dir string) func(int) string{
 		"usual": func(string) func(int) string { return noPath },
 		"same":  func(dir string) func(int) string { return func(int) string { return filepath.Join(dir, "latest.pt") } },
@@ -438,6 +442,7 @@ func TestPrune(t *testing.T) {
 
 // The newest step that can be used stays and counts, whatever names and sizes say of those before it.
 func TestPruneDamaged(t *testing.T) {
+	testutil.Long(t)
 	spoil := map[string]func(dir string) error{
 		"manifest": func(dir string) error { return os.WriteFile(filepath.Join(dir, "6", manifestName), []byte("{"), 0o600) },
 		"path": func(dir string) error {

@@ -90,6 +90,7 @@ func victim(t *testing.T) string {
 // TestHostileReports: a node that has the token tells the leader what no node of ours does. That costs it its
 // connection, with a reason in the log; the others' work goes on.
 func TestHostileReports(t *testing.T) {
+	t.Parallel()
 	elsewhere := filepath.Join(t.TempDir(), "elsewhere")
 	set := func(fields string) string {
 		return `{"seq":1,"addr":"ADDR","sets":[{"dir":"` + elsewhere +

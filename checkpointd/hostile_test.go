@@ -64,6 +64,7 @@ func tree(t *testing.T, dir string) map[string]string {
 // Neither muster ckpt prune nor a job that keeps one step removes anything outside of the directory, or of the newest
 // step, or what no step has; and what names such things is listed with a problem, where it cannot be a step.
 func TestPruneHostile(t *testing.T) {
+	testutil.Long(t)
 	newest := func(dir string) string {
 		steps, err := List(dir)
 		if err != nil {
@@ -263,6 +264,7 @@ func within(t *testing.T, what string, do func()) {
 // What is no file of a sensible size, under the name of a tracker, a manifest or a step's file, is told at once, and an
 // older step is used.
 func TestReadersHostile(t *testing.T) {
+	t.Parallel()
 	for kind, make := range map[string]func(path string) error{
 		"FIFO":      func(path string) error { return unix.Mkfifo(path, 0o600) },
 		"endless":   func(path string) error { return os.Symlink("/dev/zero", path) },

@@ -6,6 +6,8 @@ import (
 	"os"
 	"slices"
 	"testing"
+
+	"muster/internal/testutil"
 )
 
 // life is a step as a round's workers have saved it: it comes again after a rollback, with other contents.
@@ -68,6 +70,7 @@ func (c *nodesUnderTest) restore(whole []life) (found life) {
 // TestInheritCrashes kills one, some or all nodes by turns, loses one now and then, and moves ranks. All restore what
 // all had saved, of one life; and where no host was lost, the newest.
 func TestInheritCrashes(t *testing.T) {
+	testutil.Long(t)
 	lives := 25
 	if os.Getenv("MUSTER_SOAK") != "" {
 		lives = 500

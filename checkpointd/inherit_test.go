@@ -462,6 +462,7 @@ func (c *nodesUnderTest) hungDisk() (release func()) {
 // TestInheritHungDisk: the disk does not answer when the next nodes start. What was left on it stays, and workers that
 // save elsewhere do so.
 func TestInheritHungDisk(t *testing.T) {
+	testutil.Long(t)
 	c := newNodesUnderTest(t, 2, func(cfg *Config) { cfg.leftLimit = 2 * time.Second })
 	c.begin(0, 1)
 	c.save(1, false)
@@ -496,6 +497,7 @@ func TestInheritHungDisk(t *testing.T) {
 // TestInheritSlowDisk: a round ends while the disk is asked what of the memory of a killed muster is needed. The next
 // one has it.
 func TestInheritSlowDisk(t *testing.T) {
+	t.Parallel()
 	for _, size := range []int{1, 2} {
 		t.Run(strconv.Itoa(size), func(t *testing.T) {
 			c := newNodesUnderTest(t, 2, nil)

@@ -48,6 +48,7 @@ func TestNodesSavesWithoutOthers(t *testing.T) {
 
 // A rank that does not come as far is waited for once, with a word, and not by every save anew.
 func TestSavesBeforeOthers(t *testing.T) {
+	t.Parallel()
 	s, log := testService(t, func(cfg *Config) { cfg.rankLimit = 2 * time.Second })
 	dir := t.TempDir()
 	a, b := dial(t, s).hello(dir, 0, 2), dial(t, s).hello(dir, 1, 2)

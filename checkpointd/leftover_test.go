@@ -141,6 +141,7 @@ func TestSalvageNothing(t *testing.T) {
 // A worker has written a step itself, and a round has ended since: what was saved later is newer than that, and is
 // brought to disk.
 func TestSalvageAfterWritten(t *testing.T) {
+	t.Parallel()
 	memory, dir := shm(t), t.TempDir()
 	socket := filepath.Join(t.TempDir(), "socket")
 	agent := talk(t, exec.CommandContext(t.Context(), "/proc/self/exe", serveWord, socket, "test", memory))
@@ -167,6 +168,7 @@ func TestSalvageAfterWritten(t *testing.T) {
 // The next agent of the run has what a killed one has left: the newest step is restored from memory, and is on disk
 // soon. Later saves come after it, and the end leaves nothing.
 func TestAdopt(t *testing.T) {
+	t.Parallel()
 	memory, dir := shm(t), t.TempDir()
 	killed(t, "test", memory, dir, saveBoth(10, 11, 12))
 	killed(t, "other", memory, t.TempDir(), saveBoth(7))
@@ -304,6 +306,7 @@ func TestNotAdopted(t *testing.T) {
 
 // A worker that comes while somebody saves what its predecessor has left waits for that.
 func TestWaitsForSalvage(t *testing.T) {
+	t.Parallel()
 	memory, dir := shm(t), t.TempDir()
 	killed(t, "test", memory, dir, saveBoth(11))
 	lo, err := openLeftover(theOnlyLabel(t, memory))
@@ -363,6 +366,7 @@ func TestSaveNow(t *testing.T) {
 
 // The last step cannot be written: it stays in memory when the service ends, and can be saved later.
 func TestFailedStays(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	bad := &slowDisk{open: make(chan struct{}), fail: unix.ENOSPC}
 	close(bad.open)
@@ -457,6 +461,7 @@ func TestSmallMemory(t *testing.T) {
 
 // Somebody cuts files of memory short: copies in them are lost, and the agent is not.
 func TestCutMemory(t *testing.T) {
+	testutil.Long(t)
 	for _, length := range []int64{0, 100, headerSize, headerSize + size/2} {
 		dir := t.TempDir()
 		s, _ := testService(t, nil)
@@ -586,6 +591,7 @@ func page(magic string) []byte { return append([]byte(magic), make([]byte, heade
 
 // Random bytes in headers, lists and labels of what is left: it can be listed and saved, or not, and that is all.
 func TestDamagedLeftovers(t *testing.T) {
+	testutil.Long(t)
 	memory, dir := shm(t), t.TempDir()
 	killed(t, "test", memory, dir, saveBoth(11, 12))
 	label := theOnlyLabel(t, memory)

@@ -175,6 +175,8 @@ func TestLocalRanksMoved(t *testing.T) {
 // TestLocalNodeDies: a node that is killed while the others wait for the last step leaves no end that breaks. They wait
 // for what it alone had until it is not heard of any more, and say what is lost.
 func TestLocalNodeDies(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	for name, dies := range map[string]int{"one that follows": 1, "the one that leads": 0} {
 		t.Run(name, func(t *testing.T) {
 			c := newNodesUnderTest(t, 2, func(c *Config) { c.Token, c.Addr, c.beat = nil, "", 200*time.Millisecond })

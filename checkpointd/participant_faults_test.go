@@ -60,6 +60,7 @@ func (d *halfDisk) Create(at spot) (*os.File, error) {
 
 // A node is killed while it writes its part of a step. The agent that follows it writes that again.
 func TestNodesKilledWhileWriting(t *testing.T) {
+	testutil.Long(t)
 	d := &halfDisk{first: make(chan struct{}), open: make(chan struct{})}
 	c := newNodesUnderTest(t, 1, nil)
 	c.change = func(cfg *Config) { cfg.disk = d }

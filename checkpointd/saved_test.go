@@ -11,6 +11,7 @@ import (
 
 // TestSaved: the node that leads is told of steps that all ranks have saved, and of the newest where many come at once.
 func TestSaved(t *testing.T) {
+	t.Parallel()
 	var mu sync.Mutex
 	told := map[string][]int64{}
 	c := newNodesUnderTest(t, 2, func(cfg *Config) {

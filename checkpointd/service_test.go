@@ -81,6 +81,7 @@ const size = 300_000
 
 // A worker dies while it copies: the step before is restored, by all, and is written to disk behind them.
 func TestKilledWhileSaving(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	s, _ := testService(t, nil)
 	a, b := dial(t, s).hello(dir, 0, 2), dial(t, s).hello(dir, 1, 2)
@@ -155,6 +156,7 @@ func TestSaveOnNotice(t *testing.T) {
 
 // All ranks restore what the first of them was told, although another one has become complete since.
 func TestOneDecision(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	s, _ := testService(t, nil)
 	a := dial(t, s).hello(dir, 0, 1)
@@ -195,6 +197,7 @@ func flipBit(t *testing.T, s *Service, step int64) {
 
 // A bit flips in memory after a copy was summed: the older one is used, and that is said.
 func TestDamagedMemory(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	s, log := testService(t, nil)
 	a := dial(t, s).hello(dir, 0, 1)
@@ -312,6 +315,7 @@ func TestSavesWhileWriting(t *testing.T) {
 // A step that is in memory already is saved for the disk, as scripts do that save every tenth step there and every
 // hundredth here. Saved to memory once more, it is not written once more.
 func TestSavedAgain(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	s, _ := testService(t, nil)
 	a, b := dial(t, s).hello(dir, 0, 2), dial(t, s).hello(dir, 1, 2)
@@ -354,6 +358,7 @@ func TestWaitWithoutMemory(t *testing.T) {
 // A worker that asks where to restore from, while that is found out by reading much, does not keep the round from its
 // end.
 func TestRoundEndsWhileReading(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	if err := testCommitment(posix{}, dir, 1, 1, noPath).run(t.Context()); err != nil {
 		t.Fatal(err)
@@ -455,6 +460,7 @@ func TestNoMemory(t *testing.T) {
 
 // A disk that refuses a step is told to whoever waits, and the step stays in memory and is tried again.
 func TestDiskRefuses(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	slow := &slowDisk{open: make(chan struct{}), fail: unix.ENOSPC}
 	close(slow.open)
@@ -476,6 +482,7 @@ func TestDiskRefuses(t *testing.T) {
 
 // Another number of shards: what is in memory cannot be used, is written, and the disk's says how many it has.
 func TestAnotherWorld(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	s, _ := testService(t, nil)
 	a, b := dial(t, s).hello(dir, 0, 2), dial(t, s).hello(dir, 1, 2)
@@ -496,6 +503,7 @@ func TestAnotherWorld(t *testing.T) {
 
 // Another number of shards, and a disk that is full: what is in memory stays there until it can be written.
 func TestAnotherWorldFullDisk(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	bad := &slowDisk{open: make(chan struct{}), fail: unix.ENOSPC}
 	close(bad.open)
@@ -526,6 +534,7 @@ func TestAnotherWorldFullDisk(t *testing.T) {
 
 // A state that grows gets more room, and tears nothing.
 func TestGrowingState(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	s, _ := testService(t, nil)
 	a := dial(t, s).hello(dir, 0, 1)
@@ -539,6 +548,7 @@ func TestGrowingState(t *testing.T) {
 
 // TestHostileWorkers sends what no client of ours does. Each is refused in words or cut off, and the service goes on.
 func TestHostileWorkers(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	s, _ := testService(t, func(c *Config) { c.Memory = "" })
 	a := dial(t, s).hello(dir, 0, 1)
@@ -647,6 +657,7 @@ func TestDrainGivenUp(t *testing.T) {
 
 // A rank that waits for another one is let go at once when the round is over.
 func TestRoundOverWhileWaiting(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	s, _ := testService(t, nil)
 	a, b := dial(t, s).hello(dir, 0, 2), dial(t, s).hello(dir, 1, 2)
@@ -681,6 +692,7 @@ func (d *hungDir) MkdirAll(at spot) error {
 
 // A disk that hangs while a directory is opened keeps nobody waiting but those who want that directory.
 func TestOpeningHangs(t *testing.T) {
+	t.Parallel()
 	dir, other := t.TempDir(), t.TempDir()
 	hung := &hungDir{path: dir, open: make(chan struct{})}
 	s, _ := testService(t, func(c *Config) { c.disk = hung })

@@ -164,8 +164,11 @@ func leaves(status int) testCheck {
 
 // TestCheckedNodeLeaves: a node at fault leaves before anything is started, and the others go on without it.
 func TestCheckedNodeLeaves(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	for _, status := range []int{errhint.Faulty, errhint.Straggler, errhint.Undecided} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			t.Parallel()
 			c := startAgents(t, 3, see, func(i int, n *testNode) {
 				n.Checks = map[int]testCheck{0: again}
 				if i == 1 {
@@ -208,6 +211,8 @@ func TestCheckedNodeLeaves(t *testing.T) {
 
 // TestCheckUndecided ends the job on every node with the same status.
 func TestCheckUndecided(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	c := startAgents(t, 2, see, func(_ int, n *testNode) {
 		n.Checks = map[int]testCheck{0: {Out: CheckOutcome{
 			Status: errhint.Undecided, Everybody: true,
@@ -226,6 +231,7 @@ func TestCheckUndecided(t *testing.T) {
 
 // TestCheckBeforeEveryRound checks again after a failure, and knows on which node that was.
 func TestCheckBeforeEveryRound(t *testing.T) {
+	t.Parallel()
 	c := startAgents(t, 2, see+`test $TORCHELASTIC_RESTART_COUNT = 1 && exit 0
 test $RANK = 3 || exec sleep 100
 exit 7`, func(_ int, n *testNode) {
@@ -242,6 +248,8 @@ exit 7`, func(_ int, n *testNode) {
 
 // TestStopDuringCheck: nothing is started, and the status is that of the signal.
 func TestStopDuringCheck(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	c := startAgents(t, 2, see, func(_ int, n *testNode) { n.Checks = map[int]testCheck{0: {Waits: true}} })
 	c.nodes[0].checks(t, 1)
 	c.nodes[1].checks(t, 1)
@@ -258,6 +266,7 @@ func TestStopDuringCheck(t *testing.T) {
 
 // TestNodeLostDuringCheck: the round is over, and so is its check.
 func TestNodeLostDuringCheck(t *testing.T) {
+	t.Parallel()
 	c := startAgents(t, 2, see, func(_ int, n *testNode) { n.Checks = map[int]testCheck{0: {Waits: true}} })
 	c.nodes[0].checks(t, 1)
 	c.nodes[1].checks(t, 1)
@@ -272,6 +281,8 @@ func TestNodeLostDuringCheck(t *testing.T) {
 
 // TestCheckFails: a node that cannot do its part leaves, and says why; the others go on.
 func TestCheckFails(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	c := startAgents(t, 2, see, func(i int, n *testNode) {
 		n.Checks = map[int]testCheck{0: again}
 		if i == 1 {
@@ -287,6 +298,8 @@ func TestCheckFails(t *testing.T) {
 // TestCheckGivenUp: a check that fails because the store does not answer is no verdict on anybody; how the round ends
 // is waited for.
 func TestCheckGivenUp(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	c := startAgents(t, 2, see, func(_ int, n *testNode) { n.Checks = map[int]testCheck{0: {Err: "lost"}} })
 	c.nodes[0].checks(t, 1)
 	c.nodes[1].checks(t, 1)
@@ -319,11 +332,14 @@ os._exit(0)
 // TestCheckWarm: a program of the check is forked from the template that the workers come from, and finds itself as it
 // would if it had been started. Where what was imported is in its way it is started.
 func TestCheckWarm(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	if _, err := exec.LookPath("python3"); err != nil {
 		testutil.Missing(t, "python3")
 	}
 	for module, warm := range map[string]bool{"decimal": true, "decimal, keeps": false} {
 		t.Run(module, func(t *testing.T) {
+			t.Parallel()
 			code := t.TempDir()
 			packages := filepath.Join(code, "site-packages")
 			if err := os.Mkdir(packages, 0o700); err != nil {
@@ -365,6 +381,8 @@ func TestCheckWarm(t *testing.T) {
 // TestCheckDoesNotWaitForTheTemplateForItsWholeTime: workers wait as long as they were told to; the check has to be
 // over before.
 func TestCheckDoesNotWaitForTheTemplateForItsWholeTime(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	if _, err := exec.LookPath("python3"); err != nil {
 		testutil.Missing(t, "python3")
 	}

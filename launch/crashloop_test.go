@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"muster/internal/errhint"
+	"muster/internal/testutil"
 	"muster/launch/job"
 	"muster/launch/report"
 )
@@ -90,6 +91,7 @@ func TestDistance(t *testing.T) {
 // that the job cannot do without. All nodes end with the status that says so, and what the failures have in common.
 func TestCrashLoopOfNodes(t *testing.T) {
 	t.Parallel()
+	testutil.Long(t)
 	// The one that fails waits until all workers of the round have written their line: a worker that is ended before has none.
 	c := startAgents(t, 2, see+`test $RANK = 3 || exec sleep 100
 until test $(wc -l < $ALL/seen) -ge $((4 * TORCHELASTIC_RESTART_COUNT + 4)); do sleep 0.05; done

@@ -47,6 +47,8 @@ func (c *testAgents) verdict(round int) (v rendezvous.Verdict) {
 // TestNodeDies: its death breaks the connections of the others before anybody knows of it. They wait, although no
 // restart is left, and go on without it; what else runs on them is left alone until then.
 func TestNodeDies(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	c := startAgents(t, 3, echoes+`test $MUSTER_ROUND = 0 || exit 0
 trap "echo asked to end >> $ALL/seen; exit 0" TERM
 case $RANK in
@@ -92,8 +94,11 @@ esac`, func(i int, n *testNode) { n.LossNotice, n.Pipes = time.Hour, i == 0 })
 
 // TestEchoWaitsForNothingElse: a failure of another kind, wherever it is, decides at once and is the one to blame.
 func TestEchoWaitsForNothingElse(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	for name, culprit := range map[string]int{"another node": 2, "this node": 1} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			c := startAgents(t, 2, echoes+`test $RANK = 0 && echo_of_another
 test $RANK = `+strconv.Itoa(culprit)+` || exec sleep 100
 wait_for $ALL/go; echo "no more disk" >&2; exit 9`, func(_ int, n *testNode) { n.LossNotice = time.Hour })
@@ -117,6 +122,8 @@ wait_for $ALL/go; echo "no more disk" >&2; exit 9`, func(_ int, n *testNode) { n
 // TestConnectionBreaksByItself: nobody is lost and nobody else fails. When that is sure, the failure is one like any
 // other.
 func TestConnectionBreaksByItself(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	c := startAgents(t, 2, echoes+`test $TORCHELASTIC_RESTART_COUNT = 0 || { test $RANK = 0 && now > $ALL/again; exit 0; }
 test $RANK = 1 && { sleep 0.5; echo_of_another; } # waits no longer for it
 test $RANK = 0 || exec sleep 100
@@ -151,13 +158,16 @@ now > $ALL/broke; echo_of_another`, func(_ int, n *testNode) { n.LossNotice, n.R
 
 // TestEndWhileWaitingForWord: a signal and the deadline do not wait.
 func TestEndWhileWaitingForWord(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	for status, end := range map[int]string{143: "signal", 124: "deadline"} {
 		t.Run(end, func(t *testing.T) {
+			t.Parallel()
 			c := startAgents(t, 2, echoes+`test $RANK = 0 && echo_of_another
 test $GROUP_WORLD_SIZE = 1 && exit 0; exec sleep 100`, func(_ int, n *testNode) {
 				n.LossNotice = time.Hour
 				if end == "deadline" {
-					n.Restart.Deadline = 6 * time.Second
+					n.Restart.Deadline = 10 * time.Second
 				}
 			})
 			c.waitsForWord(0)
@@ -180,8 +190,11 @@ test $GROUP_WORLD_SIZE = 1 && exit 0; exec sleep 100`, func(_ int, n *testNode) 
 
 // TestNothingIsHeldBack: where a failure is the affair of one worker or node, or there is no other node.
 func TestNothingIsHeldBack(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	for name, nodes := range map[string]int{string(job.ScopeProcess): 2, string(job.ScopeNode): 2, string(job.ScopeWorld): 1} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			c := startAgents(t, nodes, echoes+`test $TORCHELASTIC_RESTART_COUNT = 0 && test $RANK = 0 && echo_of_another
 test $RANK != 0 || touch $ALL/again; wait_for $ALL/again`, func(_ int, n *testNode) {
 				n.LossNotice, n.Restart.MaxRestarts, n.Restart.Scope = time.Hour, 1, job.RestartScope(name)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"muster/internal/errhint"
+	"muster/internal/testutil"
 	"muster/launch/job"
 	"muster/rendezvous"
 )
@@ -48,6 +49,7 @@ func (n *agentNode) wasExamined(t *testing.T) string {
 // the next failure.
 func TestExaminedAfterHang(t *testing.T) {
 	t.Parallel()
+	testutil.Long(t)
 	for _, nodes := range []int{1, 2} {
 		c := startAgents(t, nodes, hangsOnce, examined(nil, nil))
 		c.ends(make([]int, nodes)...)
@@ -64,6 +66,7 @@ func TestExaminedAfterHang(t *testing.T) {
 // An examination in which nothing could be tested has not found that nothing is wrong.
 func TestExaminationSkipped(t *testing.T) {
 	t.Parallel()
+	testutil.Long(t)
 	skipped := testCheck{Out: CheckOutcome{Skipped: "its Python has no torch"}}
 	c := startAgents(t, 1, hangsOnce, examined(map[int]testCheck{0: skipped}, nil))
 	c.ends(0)
@@ -99,6 +102,7 @@ func TestExaminedAfterPause(t *testing.T) {
 // A job that checks its nodes before each round does not rest on what an earlier check found good.
 func TestCheckedAnewAfterHang(t *testing.T) {
 	t.Parallel()
+	testutil.Long(t)
 	c := startAgents(t, 2, hangsOnce, examined(nil, func(n *testNode) { n.Examined, n.Checks = nil, map[int]testCheck{0: {}} }))
 	c.ends(0, 0)
 	for _, n := range c.nodes {
@@ -113,6 +117,7 @@ func TestCheckedAnewAfterHang(t *testing.T) {
 // A hang whose cause is known needs no examination.
 func TestNotExaminedAfterExplainedHang(t *testing.T) {
 	t.Parallel()
+	testutil.Long(t)
 	c := startAgents(t, 1, see+`test $TORCHELASTIC_RESTART_COUNT = 0 || exit 0
 test $RANK = 1 && kill -STOP $$
 exec sleep 100`, examined(nil, func(n *testNode) { n.Procs = 2 }))
@@ -125,6 +130,7 @@ exec sleep 100`, examined(nil, func(n *testNode) { n.Procs = 2 }))
 // A node that is found unfit leaves, and the others go on without it.
 func TestExaminedNodeLeaves(t *testing.T) {
 	t.Parallel()
+	testutil.Long(t)
 	gone := []rendezvous.Exclusion{{Node: "node-1", Reason: "its GPU is gone"}}
 	unfit, fit := leaves(errhint.Faulty), again
 	unfit.Out.Excluded, fit.Out.Excluded = gone, gone
@@ -144,6 +150,7 @@ func TestExaminedNodeLeaves(t *testing.T) {
 // start again all the same.
 func TestExaminedNodeStays(t *testing.T) {
 	t.Parallel()
+	testutil.Long(t)
 	gone := []rendezvous.Exclusion{{Node: "node-1", Reason: "its GPU is gone"}}
 	unfit, fit := leaves(errhint.Faulty), again
 	unfit.Out.Excluded, fit.Out.Excluded = gone, gone

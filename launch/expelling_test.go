@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"muster/internal/errhint"
+	"muster/internal/testutil"
 	"muster/launch/control"
 	"muster/launch/diagnose"
 	"muster/launch/evidence"
@@ -27,6 +28,8 @@ import (
 // A crash loop all failures of which come from one node ends with that node, where the others can do without it. It
 // leaves also where another verdict ends the round in which it is to.
 func TestCrashLoopOfOneNode(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	c := startAgents(t, 3, see+`test $WORLD_SIZE = 2 && exit 0
 test $RANK = 1 || exec sleep 100
 exit 7`, func(_ int, n *testNode) {
@@ -50,6 +53,7 @@ exit 7`, func(_ int, n *testNode) {
 
 // --on-hang exclude has the node leave whose worker is stopped by a signal, and the others start again without it.
 func TestHungNodeLeaves(t *testing.T) {
+	t.Parallel()
 	c := startAgents(t, 3, see+`test $WORLD_SIZE = 2 && exit 0
 test $RANK = 2 && kill -STOP $$
 exec sleep 100`, func(_ int, n *testNode) {
@@ -73,6 +77,8 @@ exec sleep 100`, func(_ int, n *testNode) {
 // A hang whose cause lies in no node, and one on a node that the others need, is answered by what follows in the list:
 // here by nothing.
 func TestHungNodeStays(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	c := startAgents(t, 2, see+`test $RANK = 1 && kill -STOP $$
 while ! test -e $ALL/go; do sleep 0.2; done`, func(_ int, n *testNode) {
 		n.Procs, n.Grace, n.MinNodes = 1, time.Second, 2
@@ -89,6 +95,8 @@ while ! test -e $ALL/go; do sleep 0.2; done`, func(_ int, n *testNode) {
 
 // The site is asked before a node takes part. One that is not fit leaves; an answer that cannot be used changes nothing.
 func TestSiteHealth(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	for name, c := range map[string]struct {
 		health job.HealthRules
 		status int
@@ -109,6 +117,7 @@ func TestSiteHealth(t *testing.T) {
 		"no service": {job.HealthRules{Socket: "/nonexistent/socket"}, 0, "cannot ask the health service at /nonexistent/socket"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			a := startAgents(t, 1, see, func(_ int, n *testNode) { n.Procs, n.Health = 1, c.health })
 			r := a.ends(c.status)
 			if said := r[0].Report + a.nodes[0].log.String(); !strings.Contains(said, c.says) {
@@ -269,6 +278,8 @@ func TestExpelledNodeHasGone(t *testing.T) {
 
 // A node that is found unfit in a round which another verdict ends is asked for again in the next.
 func TestUnfitNodeAsksAgain(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	if os.Getenv("MUSTER_SOAK") == "" {
 		t.Skip("MUSTER_SOAK=1 runs it: that a node is fit counts for 30 s")
 	}

@@ -15,6 +15,8 @@ import (
 // Under scope process, what a failed worker left behind is ended while the others go on; a node that others go on
 // without hears of it all the same.
 func TestFenceWhileWorkerIsEnded(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	c := startAgents(t, 2, see+`trap ": > $ALL/asked.$RANK; exit 0" TERM
 test $RANK$TORCHELASTIC_RESTART_COUNT = 00 && {
 	(trap "" TERM; touch $ALL/left; while :; do sleep 0.1; done) & wait_for $ALL/left; wait_for $ALL/go; exit 4; }
@@ -43,6 +45,8 @@ while :; do sleep 0.05; done`, func(_ int, n *testNode) {
 // --clean-policy none waits for workers, but not on a node that others go on without: the verdict that ends the job
 // here (QuorumLost, JobElsewhere) says so itself.
 func TestGraceUnderCleanNone(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	c := startAgents(t, 1, see+`trap "" TERM; echo ready >> $ALL/seen; n=0; while test $n -lt 80; do n=$((n+1)); sleep 0.1; done`,
 		func(_ int, n *testNode) { n.Procs, n.Grace, n.Restart.Clean = 1, time.Hour, job.CleanNone })
 	c.lines(2)

@@ -300,6 +300,7 @@ func TestPackSeen(t *testing.T) {
 // a worker of one node writes, nobody hangs.
 func TestHangOfNodes(t *testing.T) {
 	t.Parallel()
+	testutil.Long(t)
 	c := startAgents(t, 2, see+`test $TORCHELASTIC_RESTART_COUNT = 1 && exit 0
 test $RANK = 3 && for i in 1 2 3 4 5 6; do echo $i; sleep 0.5; done
 test $RANK = 2 && { echo hangs >> $ALL/last; kill -STOP $$; }

@@ -66,6 +66,8 @@ func TestLeaseOverWhileLingering(t *testing.T) {
 // TestNoStartAfterLease: the lease of a node ends while none of its workers runs: the only one has failed, and waits
 // for its restart.
 func TestNoStartAfterLease(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	c := startAgents(t, 2, see+`test $MUSTER_ROUND = 1 && exit 0
 test $RANK$TORCHELASTIC_RESTART_COUNT = 10 && exit 4
 test $RANK$TORCHELASTIC_RESTART_COUNT = 11 && exit 4
@@ -89,6 +91,8 @@ exec sleep 100`, func(i int, n *testNode) {
 // TestLeaseOfRestartedNode: a group that is started again in the same round (scope node) has the lease of the first
 // one.
 func TestLeaseOfRestartedNode(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	c := startAgents(t, 2, see+`test $MUSTER_ROUND = 1 && exit 0
 test $RANK$TORCHELASTIC_RESTART_COUNT = 10 && exit 4
 exec sleep 100`, func(i int, n *testNode) {

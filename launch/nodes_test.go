@@ -25,6 +25,7 @@ wait_for() { while ! test -e $1; do sleep 0.02; done; }
 
 // TestRestartOfAllNodes: a worker fails on one node, and both start again with the same count and name it.
 func TestRestartOfAllNodes(t *testing.T) {
+	t.Parallel()
 	c := startAgents(t, 2, see+`test $TORCHELASTIC_RESTART_COUNT = 1 && exit 0
 test $RANK = 3 || exec sleep 100
 echo "no more disk" >&2; exit 7`, func(_ int, n *testNode) { n.Restart.MaxRestarts = 1 })
@@ -52,6 +53,7 @@ echo "no more disk" >&2; exit 7`, func(_ int, n *testNode) { n.Restart.MaxRestar
 
 // TestFailureIsToldOnEveryNode: the same root cause and the same status everywhere, with the host it happened on.
 func TestFailureIsToldOnEveryNode(t *testing.T) {
+	t.Parallel()
 	c := startAgents(t, 3, see+`wait_for $ALL/go; test $RANK = 2 || exec sleep 100
 printf '{"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "Traceback of it"}}}' > $TORCHELASTIC_ERROR_FILE
 exit 9`, nil)
@@ -80,6 +82,8 @@ exit 9`, nil)
 
 // TestEchoOfAnotherNode: the first failure by time is a connection that broke when a worker elsewhere died.
 func TestEchoOfAnotherNode(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	c := startAgents(t, 2, see+`if test $RANK = 0; then echo "`+glooLine+`" >&2; touch $ALL/echo; exit 1; fi
 wait_for $ALL/echo; sleep 0.3; kill -9 $$`, func(_ int, n *testNode) { n.Procs, n.Restart.Fail = 1, job.QuorumAll })
 	for i, r := range c.ends(137, 137) {
@@ -93,6 +97,8 @@ wait_for $ALL/echo; sleep 0.3; kill -9 $$`, func(_ int, n *testNode) { n.Procs, 
 
 // TestFatalCodeElsewhere: it ends the job on every node, and is the root cause although something else failed before.
 func TestFatalCodeElsewhere(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	c := startAgents(t, 2, see+`test $RANK = 0 && { touch $ALL/first; exit 5; }
 wait_for $ALL/first; exit 3`, func(_ int, n *testNode) {
 		n.Procs, n.Restart.Fail, n.Fatal, n.Restart.MaxRestarts = 1, job.QuorumNone, "3", 5
@@ -106,6 +112,7 @@ wait_for $ALL/first; exit 3`, func(_ int, n *testNode) {
 
 // TestNodeIsStopped: SIGTERM of one agent, and the others go on without its node.
 func TestNodeIsStopped(t *testing.T) {
+	t.Parallel()
 	c := startAgents(t, 2, see+`test $WORLD_SIZE = 2 && exit 0; exec sleep 100`, nil)
 	c.lines(4)
 	if err := c.nodes[1].cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -123,6 +130,8 @@ func TestNodeIsStopped(t *testing.T) {
 
 // TestVerdictDuringPause: what is said while nodes pause before a restart is done at once.
 func TestVerdictDuringPause(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	script := see + `test $TORCHELASTIC_RESTART_COUNT = 0 && test $RANK = 0 && exit 1
 test $MUSTER_ROUND = 2 && exit 0
 test $TORCHELASTIC_RESTART_COUNT = 1 && { wait_for $ALL/go; exit 1; }
@@ -138,6 +147,7 @@ exec sleep 100`
 		}, 75},
 	} {
 		t.Run(string(test.v.Kind), func(t *testing.T) {
+			t.Parallel()
 			c := startAgents(t, 2, script, func(_ int, n *testNode) {
 				n.Procs, n.Restart.MaxRestarts, n.Restart.Delay = 1, 9, time.Hour
 			})
@@ -172,6 +182,7 @@ exec sleep 100`
 
 // TestGraceOfAVerdict: workers that do not heed SIGTERM are killed when others may go on without them.
 func TestGraceOfAVerdict(t *testing.T) {
+	t.Parallel()
 	c := startAgents(t, 1, see+`trap "" TERM; echo ready >> $ALL/seen; while :; do sleep 0.1; done`,
 		func(_ int, n *testNode) { n.Procs, n.Grace = 1, time.Hour })
 	c.lines(2)
@@ -186,6 +197,8 @@ func TestGraceOfAVerdict(t *testing.T) {
 
 // TestGraceComesLater: the same, said when the workers are being stopped already for a restart.
 func TestGraceComesLater(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	c := startAgents(t, 1, see+`test $RANK = 0 && wait_for $ALL/go && exit 1
 trap "touch $ALL/asked" TERM; echo ready >> $ALL/seen; while :; do sleep 0.1; done`,
 		func(_ int, n *testNode) { n.Grace, n.Restart.MaxRestarts = time.Hour, 1 })
@@ -205,6 +218,8 @@ trap "touch $ALL/asked" TERM; echo ready >> $ALL/seen; while :; do sleep 0.1; do
 
 // TestVerdictBeforeTheStart: the round ends while this node still imports for a warm start.
 func TestVerdictBeforeTheStart(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	if _, err := exec.LookPath("python3"); err != nil {
 		testutil.Missing(t, "python3")
 	}
@@ -225,8 +240,11 @@ func TestVerdictBeforeTheStart(t *testing.T) {
 
 // TestSpareIsTold: a node that was never needed ends when the job does.
 func TestSpareIsTold(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	for status, script := range map[int]string{0: "exit 0", 6: "exit 6"} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			t.Parallel()
 			c := startAgents(t, 1, see+"wait_for $ALL/go;"+script, nil)
 			spare := c.nodes[0].testNode
 			spare.Dir, spare.Index, spare.Spare = filepath.Join(c.dir, "1"), 1, true
@@ -252,8 +270,11 @@ func TestSpareIsTold(t *testing.T) {
 
 // TestEndWhileWaiting: a signal and the deadline end an agent that waits for the others.
 func TestEndWhileWaiting(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	for status, end := range map[int]string{143: "signal", 124: "deadline"} {
 		t.Run(end, func(t *testing.T) {
+			t.Parallel()
 			c := startAgents(t, 2, see+"exec sleep 100", func(i int, n *testNode) {
 				n.Procs = 1
 				if end == "deadline" && i == 0 {
@@ -282,6 +303,7 @@ func TestEndWhileWaiting(t *testing.T) {
 
 // TestSignalBeforeTheFirstRound: nothing ever ran, and nothing is told but the status.
 func TestSignalBeforeTheFirstRound(t *testing.T) {
+	t.Parallel()
 	c := startAgents(t, 1, see, func(_ int, n *testNode) { n.Nodes = 2 })
 	testutil.Eventually(t, time.Minute, "joining", func() bool {
 		v, err := c.store.CompareAndSet(t.Context(), "r0/node/0", []byte("?"), []byte("?"))
@@ -297,10 +319,13 @@ func TestSignalBeforeTheFirstRound(t *testing.T) {
 
 // TestScopes: who starts anew after rank 1 has failed.
 func TestScopes(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	for scope, want := range map[job.RestartScope][4]int{
 		job.ScopeProcess: {1, 2, 1, 1}, job.ScopeNode: {2, 2, 1, 1}, job.ScopeWorld: {2, 2, 2, 2},
 	} {
 		t.Run(string(scope), func(t *testing.T) {
+			t.Parallel()
 			c := startAgents(t, 2, see+`
 if test $RANK$TORCHELASTIC_RESTART_COUNT = 10; then wait_for $ALL/go; echo "it broke" >&2; exit 4; fi
 wait_for $ALL/end`, func(_ int, n *testNode) { n.Restart.Scope, n.Restart.MaxRestarts = scope, 1 })
@@ -340,6 +365,7 @@ wait_for $ALL/end`, func(_ int, n *testNode) { n.Restart.Scope, n.Restart.MaxRes
 
 // TestScopeLimits: restarts of one worker are counted, and the one too many ends the job on every node.
 func TestScopeLimits(t *testing.T) {
+	t.Parallel()
 	c := startAgents(t, 2, see+`test $RANK = 1 || exec sleep 100; exit 4`, func(_ int, n *testNode) {
 		n.Restart.Scope, n.Restart.MaxRestarts, n.Restart.Delay = job.ScopeProcess, 2, 10*time.Millisecond
 	})
@@ -351,6 +377,7 @@ func TestScopeLimits(t *testing.T) {
 
 // TestLingerOfTheWorld: rank 0 has succeeded, and workers on another node may go on for the linger time only.
 func TestLingerOfTheWorld(t *testing.T) {
+	t.Parallel()
 	c := startAgents(t, 2, see+`test $RANK = 0 && { wait_for $ALL/go; exit 0; }; trap "echo asked >> $ALL/seen; exit 5" TERM
 while :; do sleep 0.05; done`, func(_ int, n *testNode) {
 		n.Procs, n.Restart.Success, n.Restart.Linger = 1, job.QuorumRank0, 300*time.Millisecond
@@ -366,6 +393,8 @@ while :; do sleep 0.05; done`, func(_ int, n *testNode) {
 // TestSilentNode: one that was killed says nothing about its failures. Whoever waits for it is patient, and a second
 // signal ends that.
 func TestSilentNode(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	c := startAgents(t, 2, see+"test $RANK = 0 && wait_for $ALL/go && exit 3; exec sleep 100",
 		func(_ int, n *testNode) { n.Grace = time.Hour })
 	c.lines(4)
@@ -389,6 +418,7 @@ func TestSilentNode(t *testing.T) {
 
 // TestHandlerFails: an error that the handler did not turn into a verdict ends the job, and the workers with it.
 func TestHandlerFails(t *testing.T) {
+	t.Parallel()
 	c := startAgents(t, 1, `echo $$ >> $ALL/seen; test $RANK = 1 || exec sleep 100; while ! test -e $ALL/go; do sleep 0.02; done; exit 3`,
 		nil)
 	pids := c.lines(2)
@@ -412,6 +442,8 @@ func TestHandlerFails(t *testing.T) {
 
 // A node that is stopped while it waits for the next round: none of its workers is left, and the status file says so.
 func TestStoppedBetweenRounds(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	c := startAgents(t, 2, see+`exec sleep 100`, nil)
 	c.lines(4)
 	_ = c.nodes[1].cmd.Process.Kill()
@@ -431,6 +463,8 @@ func TestStoppedBetweenRounds(t *testing.T) {
 // TestAgentStandsStill: an agent is stopped for longer than the others wait for it. Its workers are killed meanwhile,
 // which is nobody's failure, and when it goes on it takes part in the next round.
 func TestAgentStandsStill(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	for name, warm := range map[string]bool{"cold": false, "warm": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -482,6 +516,8 @@ if number == "0": time.sleep(100)
 // TestLeaseEndsWithTheJob: the job is decided, so nobody goes on without this node: its workers have the time that they
 // were given, though nobody renews the lease any more.
 func TestLeaseEndsWithTheJob(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	lease := func(i int, n *testNode) {
 		n.Procs = 1
 		if i == 1 {
@@ -518,6 +554,8 @@ sleep 6; touch $ALL/saved; exit 0`, func(i int, n *testNode) {
 // TestLeaseWithoutGuardian: a lease that ends while the agent runs ends the workers, too: as PID 1 it has no guardian.
 // Where the others have not missed this node they are told, since they wait for its workers.
 func TestLeaseWithoutGuardian(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	c := startAgents(t, 2, see+`test $MUSTER_ROUND = 1 && exit 0; exec sleep 100`, func(i int, n *testNode) {
 		if i == 1 {
 			n.Lease, n.Alone = 2*time.Second, true
@@ -535,6 +573,8 @@ func TestLeaseWithoutGuardian(t *testing.T) {
 // TestRoundsBeginAlike: restarts on one node alone are counted there, but in a new round all nodes start with the same
 // count again, whoever asks for that round.
 func TestRoundsBeginAlike(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	c := startAgents(t, 2, see+`test $MUSTER_ROUND = 0 && test $RANK$TORCHELASTIC_RESTART_COUNT = 00 && exit 4
 test $MUSTER_ROUND = 1 && exit 0
 exec sleep 100`, func(_ int, n *testNode) {

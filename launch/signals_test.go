@@ -17,6 +17,8 @@ import (
 // A batch system's signal reaches muster and the workers at once: a node whose worker's end is seen first does not wait
 // for what the others, who were told nothing, say about it.
 func TestSignalToEverybody(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	for i := range 8 {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			c := startAgents(t, 2, `echo $$ > $ALL/pid.$RANK.new; mv $ALL/pid.$RANK.new $ALL/pid.$RANK; `+see+`exec sleep 100`,
@@ -46,6 +48,8 @@ func TestSignalToEverybody(t *testing.T) {
 // TestSignalWhileNobodyRuns: a signal for workers that comes between two rounds is for none of them. The next ones die
 // of it, or take it for word of a preemption.
 func TestSignalWhileNobodyRuns(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	c := startAgents(t, 2, `trap "exit 9" USR1; trap "exit 0" USR2; `+see+`while :; do sleep 0.05; done`, nil)
 	c.lines(4)
 	_ = c.nodes[1].cmd.Process.Kill()

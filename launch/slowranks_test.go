@@ -45,6 +45,8 @@ for step in range(1, 10**6):
 
 // A rank that holds up the others is named, and with --exclude-straggler its node leaves with the next restart.
 func TestSlowNodeLeaves(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	packages := filepath.Join(t.TempDir(), "python")
 	if err := python.InstallCheckpoint(packages); err != nil {
 		t.Fatal(err)
@@ -108,6 +110,8 @@ func TestTellSlow(t *testing.T) {
 // A rank with half as much work again is named on a machine with more ranks than cores, too, where all of them wait for
 // cores. What else runs on a busy machine may hold up others: it is a part of make soak.
 func TestSlowRankOfCrowd(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	if os.Getenv("MUSTER_SOAK") != "1" {
 		t.Skip("a part of make soak")
 	}

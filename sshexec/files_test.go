@@ -24,6 +24,7 @@ import (
 
 // Fifteen machines start with an empty cache that they share; the binary gets there whole, and once.
 func TestUploadAtOnce(t *testing.T) {
+	testutil.Long(t)
 	s := sshtest.New(t, sshtest.Config{})
 	client := testutil.NewSSHClient(t)
 	dir := filepath.Join(s.Home, ".cache/muster/bin")

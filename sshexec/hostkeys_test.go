@@ -133,6 +133,7 @@ func readLines(t *testing.T, file string) []string {
 
 // A key that twenty connections see at once is written down once, by several launchers too.
 func TestAcceptAtOnce(t *testing.T) {
+	testutil.Long(t)
 	for _, hash := range []string{"no", "yes"} {
 		client := testutil.NewSSHClient(t)
 		servers := []*sshtest.Server{sshtest.New(t, sshtest.Config{}), sshtest.New(t, sshtest.Config{})}

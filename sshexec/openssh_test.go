@@ -102,6 +102,7 @@ func tree(t *testing.T) *proc.Tree {
 }
 
 func TestIPv6(t *testing.T) {
+	testutil.Long(t)
 	s := testutil.SSHD(t, testutil.SSHDConfig{Address: "::1"})
 	r, err := dialer(t, s.Client, func(cfg *sshexec.Config) { cfg.HostKeys = "strict" }).
 		Start(t.Context(), hosts.Host{Name: "::1", Port: s.Port, User: s.User}, []string{"agent", "with words"})
@@ -183,6 +184,7 @@ func TestOpenSSH(t *testing.T) {
 }
 
 func TestAgent(t *testing.T) {
+	testutil.Long(t)
 	s := testutil.SSHD(t, testutil.SSHDConfig{})
 	socket := filepath.Join(t.TempDir(), "agent")
 	cmd := exec.CommandContext(t.Context(), "ssh-agent", "-D", "-a", socket)
@@ -231,6 +233,7 @@ func TestAgent(t *testing.T) {
 
 // Many machines behind one jump host: the way there is opened once.
 func TestJump(t *testing.T) {
+	testutil.Long(t)
 	client := testutil.NewSSHClient(t)
 	jump := testutil.SSHD(t, testutil.SSHDConfig{Client: client, Name: "jump"})
 	second := testutil.SSHD(t, testutil.SSHDConfig{Client: client, Name: "second"})
@@ -295,6 +298,7 @@ func TestJump(t *testing.T) {
 }
 
 func TestDropbear(t *testing.T) {
+	testutil.Long(t)
 	program := "/usr/sbin/dropbear"
 	if _, err := os.Stat(program); err != nil {
 		testutil.Missing(t, "Debian's dropbear-bin")
@@ -341,6 +345,7 @@ func TestDropbear(t *testing.T) {
 
 // Login files may write what they like, up to a limit.
 func TestNoise(t *testing.T) {
+	testutil.Long(t)
 	s := testutil.SSHD(t, testutil.SSHDConfig{})
 	d := dialer(t, s.Client, nil)
 	rc := filepath.Join(s.Home, ".bashrc")
@@ -369,6 +374,7 @@ func TestNoise(t *testing.T) {
 }
 
 func TestSlowLogin(t *testing.T) {
+	testutil.Long(t)
 	s := testutil.SSHD(t, testutil.SSHDConfig{})
 	if err := os.WriteFile(filepath.Join(s.Home, ".bashrc"), []byte("echo waiting for the file server\nsleep 1000\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -32,6 +32,7 @@ touch /tmp/ran; cat >/tmp/told" >$f; chmod 755 $f; touch -d @1 $f
 
 // A binary that somebody else has put where ours is looked for does not run, and is told nothing.
 func TestBinaryOfAnotherUser(t *testing.T) {
+	testutil.Long(t)
 	if os.Geteuid() != 0 {
 		testutil.Missing(t, "root, to mount file systems,")
 	}

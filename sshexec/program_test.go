@@ -25,6 +25,7 @@ func bySSH(c *testutil.SSHClient, tr *proc.Tree) func(*sshexec.Config) {
 }
 
 func TestProgram(t *testing.T) {
+	testutil.Long(t)
 	s := testutil.SSHD(t, testutil.SSHDConfig{UnknownKey: true})
 	tr := tree(t)
 	d := dialer(t, s.Client, bySSH(s.Client, tr))
@@ -63,6 +64,7 @@ func agents(t *testing.T, s *testutil.SSHServer) []string {
 }
 
 func TestProgramUnreached(t *testing.T) {
+	testutil.Long(t)
 	client := testutil.NewSSHClient(t)
 	s := testutil.SSHD(t, testutil.SSHDConfig{Client: client, Name: "stranger", UnknownKey: true})
 	other := testutil.SSHD(t, testutil.SSHDConfig{Client: client, Name: "changed", UnknownKey: true})
@@ -111,6 +113,7 @@ func TestProgramUnreached(t *testing.T) {
 
 // A program in the way of Kubeflow's kubexec.sh gets the host and the command, and no options.
 func TestKubexec(t *testing.T) {
+	testutil.Long(t)
 	home, dir := t.TempDir(), t.TempDir()
 	path := filepath.Join(dir, "kubexec.sh")
 	write := func(stdin string) {
@@ -138,6 +141,7 @@ func TestKubexec(t *testing.T) {
 }
 
 func TestProxyCommand(t *testing.T) {
+	testutil.Long(t)
 	client := testutil.NewSSHClient(t)
 	jump := testutil.SSHD(t, testutil.SSHDConfig{Client: client})
 	s := testutil.SSHD(t, testutil.SSHDConfig{Client: client})
@@ -155,6 +159,7 @@ func TestProxyCommand(t *testing.T) {
 
 // What ssh's configuration says is used; what only ssh itself can decide, it is asked.
 func TestConfigFiles(t *testing.T) {
+	testutil.Long(t)
 	client := testutil.NewSSHClient(t)
 	s := testutil.SSHD(t, testutil.SSHDConfig{Client: client, Name: "machine"})
 	dir := filepath.Dir(client.Config)

@@ -144,6 +144,7 @@ func TestUnreached(t *testing.T) {
 }
 
 func TestWrongUser(t *testing.T) {
+	testutil.Long(t)
 	s := testutil.SSHD(t, testutil.SSHDConfig{})
 	_, err := dialer(t, s.Client, nil).Start(t.Context(), hosts.Host{Name: s.Name, User: "no-such-user"}, []string{"agent"})
 	if e, ok := errors.AsType[*sshexec.Error](err); !ok || e.Reason != sshexec.AuthFailed ||
@@ -154,6 +155,7 @@ func TestWrongUser(t *testing.T) {
 
 // Behind a jump host, the reasons come from there.
 func TestBehindJump(t *testing.T) {
+	testutil.Long(t)
 	client := testutil.NewSSHClient(t)
 	jump := testutil.SSHD(t, testutil.SSHDConfig{Client: client, Name: "jump"})
 	closedJump := testutil.SSHD(t, testutil.SSHDConfig{Client: client, Name: "closed", Config: "AllowTcpForwarding no"})
@@ -245,6 +247,7 @@ func TestCancel(t *testing.T) {
 
 // A machine that has lost its power says nothing more, and is missed.
 func TestFreeze(t *testing.T) {
+	testutil.Long(t)
 	s := sshtest.New(t, sshtest.Config{})
 	d := dialer(t, testutil.NewSSHClient(t), func(cfg *sshexec.Config) { cfg.Alive = 50 * time.Millisecond })
 	r := startAt(t, d, s)

@@ -15,6 +15,7 @@ import (
 
 	"muster/cmd/dialect"
 	"muster/internal/errhint"
+	"muster/internal/testutil"
 	"muster/launch/job"
 )
 
@@ -456,6 +457,7 @@ func TestNearest(t *testing.T) {
 }
 
 func FuzzTorchrun(f *testing.F) {
+	testutil.Long(f)
 	for _, c := range append(chosenCases(), generatedCases(100)...) {
 		var env strings.Builder
 		for name, value := range c.Env {

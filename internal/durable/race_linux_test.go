@@ -32,7 +32,7 @@ func TestSwappedDirectory(t *testing.T) {
 		}
 	}()
 	written := 0
-	for end := time.Now().Add(3 * time.Second); time.Now().Before(end) || written == 0; {
+	for end := time.Now().Add(time.Duration(testutil.Few(3000)) * time.Millisecond); time.Now().Before(end) || written == 0; {
 		if Replace(filepath.Join(out, "status.json"), []byte("{}"), 0o644) == nil {
 			written++
 		}

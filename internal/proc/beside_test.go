@@ -71,6 +71,7 @@ func TestBeside(t *testing.T) {
 
 // What is deaf to SIGTERM, or stopped, is killed after the grace, or when Now is closed.
 func TestBesideIsKilled(t *testing.T) {
+	testutil.Long(t)
 	tree := openTree(t, proc.Config{})
 	deaf := newMark()
 	b := beside(t, tree, `trap "" TERM; sleep 86400 $0 & while :; do sleep 0.1; done`, deaf)

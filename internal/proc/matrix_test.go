@@ -369,6 +369,7 @@ func TestKillMatrix(t *testing.T) {
 // The guardian runs a command when nothing of the job is left, and kills it when its time is over. After a normal end
 // it does not.
 func TestRunOnDeath(t *testing.T) {
+	testutil.Long(t)
 	for _, sig := range []unix.Signal{unix.SIGKILL, unix.SIGTERM} {
 		j, path := startJob(t, nil, nil, grandchildren), filepath.Join(t.TempDir(), "left")
 		j.ready(grandchildrenCount)

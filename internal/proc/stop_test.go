@@ -137,6 +137,7 @@ func TestStopReachesWhatIsForkedMeanwhile(t *testing.T) {
 
 // Each generation forks the next into a session of its own and ends: no list of processes shows more than its traces.
 func TestStopCatchesAChain(t *testing.T) {
+	testutil.Long(t)
 	for _, cgroup := range []bool{false, true} {
 		t.Run(fmt.Sprintf("cgroup %v", cgroup), func(t *testing.T) {
 			tree := openTree(t, proc.Config{Cgroup: cgroup})

@@ -157,6 +157,7 @@ func TestWorkersDieWithTheirThread(t *testing.T) {
 // TestLease: muster stands still, and others go on without it. Its workers do not outlive the time that it was granted;
 // when it goes on, it finds them killed. A lease that was renewed or given back harms nobody.
 func TestLease(t *testing.T) {
+	testutil.Long(t)
 	for name, replaced := range map[string]bool{"guardian": false, "its successor": true} {
 		t.Run(name, func(t *testing.T) {
 			j := startJob(t, nil, nil, grandchildren, grandchildren)
@@ -220,6 +221,7 @@ func TestLeaseKillsWorkersFirst(t *testing.T) {
 }
 
 func TestAStuckGuardianIsReplaced(t *testing.T) {
+	testutil.Long(t)
 	tree := openTree(t, proc.Config{Guardian: []string{"/proc/self/exe", roleArg, "guardian", newMark()}})
 	old := tree.GuardianPID()
 	if err := unix.Kill(old, unix.SIGSTOP); err != nil {
@@ -242,6 +244,7 @@ func TestAStuckGuardianIsReplaced(t *testing.T) {
 
 // As PID 1 of a container: orphans of strangers are reaped, and live strangers are left alone.
 func TestPID1(t *testing.T) {
+	testutil.Long(t)
 	if os.Geteuid() != 0 {
 		t.Skip("a pid namespace takes root")
 	}
@@ -291,6 +294,7 @@ func pid1(t *testing.T, env, script string, sleeping int) {
 }
 
 func TestCgroupIsRemoved(t *testing.T) {
+	testutil.Long(t)
 	groups := func() []string {
 		found, err := filepath.Glob("/sys/fs/cgroup/unified/muster-*")
 		if err != nil {
@@ -357,6 +361,7 @@ func TestDaemonOnSIGTERM(t *testing.T) {
 }
 
 func TestTheNextJobIsSpared(t *testing.T) {
+	testutil.Long(t)
 	j := startJob(t, nil, nil, "setsid sleep 86400 $0 & trap '' TERM; setsid sleep 86400 $0 & exec sleep 86400 $0")
 	j.ready(3)
 	j.kill(j.cmd.Process.Pid, unix.SIGKILL)

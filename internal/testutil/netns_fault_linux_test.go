@@ -97,6 +97,7 @@ func (f *track) arrives() {
 }
 
 func TestCut(t *testing.T) {
+	testutil.Long(t)
 	hosts := testutil.Hosts(t, 3)
 	type way struct{ from, to, family int }
 	tracks := map[way]*track{}

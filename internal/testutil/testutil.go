@@ -67,6 +67,14 @@ func Long(t testing.TB) {
 	}
 }
 
+// Few is an eighth of n, and at least one, where only the short tests were asked for: so many random worlds, or moments.
+func Few(n int) int {
+	if testing.Short() {
+		return max(n/8, 1)
+	}
+	return n
+}
+
 // Soak says whether everything is to run that takes more time than make test has.
 func Soak() bool { return os.Getenv("MUSTER_SOAK") == "1" }
 

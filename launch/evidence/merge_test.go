@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"muster/internal/testutil"
 )
 
 func seen() []Node {
@@ -145,6 +147,7 @@ func TestSVGOfManyStacks(t *testing.T) {
 
 // pprof reads what is written for it.
 func TestPprof(t *testing.T) {
+	testutil.Long(t)
 	path := filepath.Join(t.TempDir(), "stacks.pb.gz")
 	var b bytes.Buffer
 	if err := writePprof(&b, time.Unix(1700000000, 0), Merge(seen(), false)); err != nil {

@@ -77,6 +77,7 @@ assert sections and set(sections) == {b"eval"}, sections
 
 // Lightning's hooks, by their documented names and arguments, tell steps, what was logged, and validation.
 func TestLightning(t *testing.T) {
+	testutil.Long(t)
 	for _, module := range []string{"lightning/pytorch", "pytorch_lightning"} {
 		dir := t.TempDir()
 		f := create(t, dir, nil)

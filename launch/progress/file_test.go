@@ -126,6 +126,7 @@ muster.progress.step(17, total=100, loss=float("nan"), lr=1e-4, samples=object()
 
 // A program after another one of the same worker begins anew, and one that the first has started tells nothing.
 func TestToldBySeveral(t *testing.T) {
+	testutil.Long(t)
 	dir := t.TempDir()
 	f := create(t, dir, nil)
 	program(t, dir, 3, "import muster; [muster.progress.step(n, a=1) for n in range(1000)]")

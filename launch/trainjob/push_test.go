@@ -219,6 +219,7 @@ func pushing(t *testing.T, c Config) (end func() time.Duration) {
 
 // The end cuts a request that goes on, and a push that failed does not keep the last word from being told.
 func TestPushEnds(t *testing.T) {
+	t.Parallel()
 	s, c, _ := newServer(t)
 	s.hangs.Store(true)
 	end := pushing(t, c)

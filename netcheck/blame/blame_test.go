@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"muster/internal/testutil"
 	"muster/netcheck/blame"
 	"muster/netcheck/blame/blamesim"
 )
@@ -284,6 +285,7 @@ func TestRackCutOff(t *testing.T) {
 
 // TestLarge has far more nodes than are promised: a few of them bad, half of them, all.
 func TestLarge(t *testing.T) {
+	testutil.Long(t)
 	const n = 2000
 	for _, k := range []int{0, 6, n / 2, n} {
 		w, c := blamesim.New(n, rand.New(rand.NewPCG(1, 3)).Perm(n)[:k]...), newCheck(n, blame.Options{})

@@ -117,6 +117,9 @@ func TestExact(t *testing.T) {
 // full mode every bad link between two healthy nodes is found, or one of the two has not passed.
 func TestLinks(t *testing.T) {
 	last := 7
+	if testing.Short() {
+		last = 6
+	}
 	if soak() {
 		last = 11
 	}

@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"muster/internal/testutil"
 	"muster/netcheck/blame"
 	"muster/netcheck/blame/blamesim"
 )
@@ -15,7 +16,7 @@ import (
 // TestRandomWorlds has up to 33 nodes, any number of them bad, up to two bad links, in the usual and in the full mode:
 // 12,000 worlds, 500,000 with MUSTER_SOAK=1.
 func TestRandomWorlds(t *testing.T) {
-	count := 12_000
+	count := testutil.Few(12_000)
 	if soak() {
 		count = 500_000
 	}
@@ -53,7 +54,7 @@ func TestRandomWorlds(t *testing.T) {
 // during the check, nodes that report nothing. Nobody healthy is blamed, the rounds are bounded, and two checks that
 // are given the same results in another order have the same plan and verdict.
 func TestAnything(t *testing.T) {
-	many := 10
+	many := testutil.Few(10)
 	if soak() {
 		many = 1000
 	}
@@ -162,7 +163,7 @@ func checkAnything(t *rapid.T, w blamesim.World, faults []bool, opts blame.Optio
 // TestFewHealthy has four or five healthy nodes among many bad ones, one of them with bad links to two others: where
 // the rounds do not suffice to ask all, it must not be blamed for these.
 func TestFewHealthy(t *testing.T) {
-	count := 5_000
+	count := testutil.Few(5_000)
 	if soak() {
 		count = 200_000
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"muster/internal/testutil"
 	"muster/netcheck/blame"
 	"muster/netcheck/blame/blamesim"
 )
@@ -66,7 +67,7 @@ func TestStragglerRules(t *testing.T) {
 // TestNetworkStragglers has up to two nodes that are four times slower, and up to three bad ones, which are not told to
 // be slow. A fast node is never taken for a slow one, although half of its tests may be slow.
 func TestNetworkStragglers(t *testing.T) {
-	count := 5_000
+	count := testutil.Few(5_000)
 	if soak() {
 		count = 200_000
 	}

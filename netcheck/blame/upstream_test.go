@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"muster/internal/testutil"
 	"muster/netcheck/blame/blamesim"
 )
 
@@ -12,6 +13,7 @@ import (
 // It logs the table of docs/network-check.md. The figures wanted of upstream are those of dlrover.md 2.9, found there
 // with another program.
 func TestUpstream(t *testing.T) {
+	testutil.Long(t)
 	want := map[[2]int]string{
 		{4, 1}: "0 %", {5, 1}: "40 %", {6, 1}: "0 %", {7, 1}: "0 %", {8, 1}: "0 %", {9, 1}: "0 %",
 		{4, 2}: "33 %", {5, 2}: "70 %", {6, 2}: "80 %", {7, 2}: "76 %", {8, 2}: "0 %", {9, 2}: "50 %",

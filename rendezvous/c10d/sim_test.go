@@ -10,15 +10,16 @@ import (
 
 	"pgregory.net/rapid"
 
+	"muster/internal/testutil"
 	"muster/rendezvous/c10d"
 )
 
-// soak returns full where the full counts were asked for, few otherwise.
+// soak returns full where the full counts were asked for, few otherwise, and an eighth of that for the short tests.
 func soak(few, full int) int {
 	if os.Getenv("MUSTER_SOAK") == "1" {
 		return full
 	}
-	return few
+	return testutil.Few(few)
 }
 
 // fleet is a world with up to eight nodes, to which things happen at random: those of agents of ours, some of which

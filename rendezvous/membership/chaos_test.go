@@ -18,7 +18,7 @@ import (
 // chaosSeeds are those that CHAOS_SEED and CHAOS_COUNT ask for, or some and the known ones, each of which once made two
 // worlds at a time. quiet says that there is more than one.
 func chaosSeeds(known ...int) (seeds []int, quiet bool) {
-	first, count := 0, 40
+	first, count := 0, testutil.Few(40)
 	if testutil.RaceDetector {
 		count = 5
 	}

@@ -265,6 +265,7 @@ func TestSpareAndEnd(t *testing.T) {
 // torchrun's agents is complete just then. What it tells the loop is never taken in, and Next and Close wait for it for
 // ever. In real time: a bubble with such a goroutine cannot end.
 func TestMixedCloseHangs(t *testing.T) {
+	t.Parallel()
 	for name, complete := range map[string]bool{"complete": true, "control": false} {
 		t.Run(name, func(t *testing.T) {
 			j := newJob(t, 1, 2)

@@ -190,6 +190,7 @@ func TestResetForgetsWhatAnAgentWasAboutToPop(t *testing.T) {
 // TestResetReleasesMemory fills both key spaces and wants the memory back, of the workers' at once and of the agents'
 // when they delete.
 func TestResetReleasesMemory(t *testing.T) {
+	testutil.Long(t)
 	const each = 20_000
 	s := listen(t, tcpstore.ServerConfig{Private: private})
 	agent := dialHello(t, s)

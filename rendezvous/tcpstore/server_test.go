@@ -300,6 +300,7 @@ func TestLastRepliesAreSent(t *testing.T) {
 
 // TestUnreadRepliesAreBoundedInAll has many clients that each ask for 24 MiB and do not read.
 func TestUnreadRepliesAreBoundedInAll(t *testing.T) {
+	testutil.Long(t)
 	const clients, total = 16, 80 << 20
 	s := listen(t, tcpstore.ServerConfig{StallTimeout: patience, Limits: tcpstore.Limits{ReplyTotal: total}})
 	other := dialHello(t, s)
@@ -331,6 +332,7 @@ func TestUnreadRepliesAreBoundedInAll(t *testing.T) {
 
 // TestGreatestReplies asks for as many keys as a request may have, and for more names than were once allowed.
 func TestGreatestReplies(t *testing.T) {
+	testutil.Long(t)
 	s := listen(t, tcpstore.ServerConfig{})
 	c := dialHello(t, s)
 	c.send(opSet + str("k") + str(strings.Repeat("v", 600)))

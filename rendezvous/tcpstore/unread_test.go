@@ -55,6 +55,7 @@ func TestUnreadCopiesOfAValueAreBounded(t *testing.T) {
 // TestUnreadListsOfValuesAreBounded: one answer to MULTI_GET may name a big value very often. What the server keeps to
 // send it counts as unread, though the value itself is there once.
 func TestUnreadListsOfValuesAreBounded(t *testing.T) {
+	testutil.Long(t)
 	const names, limit = 128 << 10, 16 << 20
 	s := listen(t, tcpstore.ServerConfig{Limits: tcpstore.Limits{ReplyTotal: limit}})
 	writer := dialHello(t, s)

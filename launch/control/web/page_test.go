@@ -90,6 +90,7 @@ func remember(s *Server, ranks float32) {
 // TestPictures draws the page with 2, 64 and 4,096 ranks in a real browser, and leaves pictures of it under build/. The
 // page complains of nothing, and shows what there is. Half of the pictures are drawn in a soak test only.
 func TestPictures(t *testing.T) {
+	testutil.Long(t)
 	for _, c := range []struct {
 		ranks, width, height int
 		dark                 bool

@@ -80,6 +80,7 @@ func TestPySpy(t *testing.T) {
 // time.
 func TestPySpyThatIsNone(t *testing.T) {
 	t.Parallel()
+	testutil.Long(t)
 	const right = `[ "$1" = --version ] && { echo py-spy 0.4.3; exit; }; `
 	for path, says := range map[string]string{
 		t.TempDir():                              "which would tell more; --stacks on at the start of the job has Python tell them",
