@@ -44,8 +44,8 @@ func TestVariables(t *testing.T) {
 			flags := strings.Join(s.Flags, " ")
 			if s.Procs != c.procs || s.MaxRestarts != c.restarts || s.Grace.String() != c.grace || !strings.Contains(flags, c.flags) ||
 				strings.Contains(flags, "nproc") || !strings.Contains(told.String(), c.told) {
-				t.Errorf("%s to %s: %s workers, %d restarts, grace %s, %q, want %s, %d, %s, %q\n%s", c.command, kind, s.Procs, s.MaxRestarts,
-					s.Grace, flags, c.procs, c.restarts, c.grace, c.flags, told.String())
+				t.Errorf("%s to %s: %s workers, %d restarts, grace %s, %q, want %s, %d, %s, %q\n%s", c.command, kind, s.Procs,
+					s.MaxRestarts, s.Grace, flags, c.procs, c.restarts, c.grace, c.flags, told.String())
 			}
 			if env := strings.Join(s.Env, " "); !strings.HasSuffix(env, "SIZE=4") || strings.Contains(env, "MUSTER_") ||
 				strings.Contains(env, "PET_MAX_RESTARTS") {

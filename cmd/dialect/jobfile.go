@@ -315,7 +315,8 @@ func (f *jobFile) place(r *Request, inv Invocation, words *ownWords, env environ
 	r.File = f.file
 	for name := range f.given {
 		if f.file.Places(name) && !job.TellsWorkers(name) { // of those settleEnv says it
-			wrong.add(fmt.Errorf("cannot give the nodes of %s the variable %s by --env: the file says what runs on which nodes", f.path, name))
+			wrong.add(fmt.Errorf("cannot give the nodes of %s the variable %s by --env: the file says what runs on which nodes",
+				f.path, name))
 		}
 	}
 	at := jobfile.Places{Hosts: f.hosts, Port: f.file.Port(), Hide: inv.Explain}

@@ -351,7 +351,8 @@ func TestJobFileReadsVariables(t *testing.T) {
 				j.Stop.Grace, c.procs, c.restarts, c.grace, err)
 			continue
 		}
-		if p := j.Restart.Policy; strings.Contains(c.env+c.command, "RESTARTS") && req.File.Native && (p == job.RestartNever || j.Restart.BackoffLimit >= 0) {
+		if p := j.Restart.Policy; strings.Contains(c.env+c.command, "RESTARTS") && req.File.Native &&
+			(p == job.RestartNever || j.Restart.BackoffLimit >= 0) {
 			t.Errorf("%s: the restarts are forbidden: %s, %d of all nodes", text, p, j.Restart.BackoffLimit)
 		}
 		for _, v := range j.Hosts.Nodes[1].Env {

@@ -89,8 +89,8 @@ var jobFiles = map[string]string{
 	"pods.yaml": "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: bert}\nspec:\n  runPolicy: {backoffLimit: 2}\n" +
 		"  pytorchReplicaSpecs:\n    Worker: {replicas: 2, restartPolicy: OnFailure, " +
 		"template: {spec: {containers: [{name: c, command: [x], resources: {limits: {nvidia.com/gpu: 1}}}]}}}\n",
-	"musters.yaml": "apiVersion: batch/v1\nkind: Job\nmetadata: {name: bert}\nspec: {completions: 2, parallelism: 2, completionMode: Indexed, " +
-		"backoffLimit: 0, template: {spec: {containers: [{name: c, command: [muster, run, -n, '2', --max-restarts=5, --, x]}]}}}\n",
+	"musters.yaml": "apiVersion: batch/v1\nkind: Job\nmetadata: {name: bert}\nspec: {completions: 2, parallelism: 2, " +
+		"completionMode: Indexed, backoffLimit: 0, template: {spec: {containers: [{name: c, command: [muster, run, -n, '2', --max-restarts=5, --, x]}]}}}\n",
 	"pod.yaml": "apiVersion: batch/v1\nkind: Job\nmetadata: {name: bert}\nspec: {completions: 1, backoffLimit: 0, " +
 		"template: {spec: {containers: [{name: c, command: [x]}]}}}\n",
 	"mpi.yaml": "apiVersion: kubeflow.org/v2beta1\nkind: MPIJob\nmetadata: {name: bert}\nspec: {mpiReplicaSpecs: {Launcher: " +

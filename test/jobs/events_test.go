@@ -31,9 +31,12 @@ spec: {completions: 2, parallelism: 2, completionMode: Indexed, template: {spec:
 		args  []string
 		nodes [2]string
 	}{
-		"rehearsal":  {[]string{"-f", file}, [2]string{"127.0.0.1", "127.0.0.2"}},
-		"simulation": {append([]string{"--simulate-nodes", "2", "--accelerator", "fake:" + spec, "-n", "1"}, worker...), [2]string{"node-0", "node-1"}},
-		"hosts":      {append([]string{"--hosts", "localhost,127.0.0.2", "-n", "1"}, worker...), [2]string{"localhost", "127.0.0.2"}},
+		"rehearsal": {[]string{"-f", file}, [2]string{"127.0.0.1", "127.0.0.2"}},
+		"simulation": {
+			append([]string{"--simulate-nodes", "2", "--accelerator", "fake:" + spec, "-n", "1"}, worker...),
+			[2]string{"node-0", "node-1"},
+		},
+		"hosts": {append([]string{"--hosts", "localhost,127.0.0.2", "-n", "1"}, worker...), [2]string{"localhost", "127.0.0.2"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
