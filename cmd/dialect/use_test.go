@@ -90,7 +90,8 @@ var jobFiles = map[string]string{
 		"  pytorchReplicaSpecs:\n    Worker: {replicas: 2, restartPolicy: OnFailure, " +
 		"template: {spec: {containers: [{name: c, command: [x], resources: {limits: {nvidia.com/gpu: 1}}}]}}}\n",
 	"musters.yaml": "apiVersion: batch/v1\nkind: Job\nmetadata: {name: bert}\nspec: {completions: 2, parallelism: 2, " +
-		"completionMode: Indexed, backoffLimit: 0, template: {spec: {containers: [{name: c, command: [muster, run, -n, '2', --max-restarts=5, --, x]}]}}}\n",
+		"completionMode: Indexed, backoffLimit: 0, " +
+		"template: {spec: {containers: [{name: c, command: [muster, run, -n, '2', --max-restarts=5, --, x]}]}}}\n",
 	"pod.yaml": "apiVersion: batch/v1\nkind: Job\nmetadata: {name: bert}\nspec: {completions: 1, backoffLimit: 0, " +
 		"template: {spec: {containers: [{name: c, command: [x]}]}}}\n",
 	"mpi.yaml": "apiVersion: kubeflow.org/v2beta1\nkind: MPIJob\nmetadata: {name: bert}\nspec: {mpiReplicaSpecs: {Launcher: " +
