@@ -216,6 +216,7 @@ var shownOnly = map[string]string{
 		"dialects refuse the rest",
 	"muster/cmd/dialect.Request.Reached": "the nodes of an MPIJob that its launcher reaches, which muster explain names; the launcher's " +
 		"command starts them",
+	"muster/cmd/dialect.Setting.secret":  "whether the value of a setting is hidden where it is shown",
 	"muster/cmd/dialect.PlacedNode.Host": "where muster explain says that a pod runs; the job's own list of hosts starts it",
 }
 
