@@ -58,14 +58,16 @@ func between(t *testing.T, from, to *testutil.Host, addr netip.Addr, change func
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := onHost(t, from, "pair", order{Config: here, Addr: strings.TrimSpace(line)}).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var f netprobe.Facts
-	if err := json.Unmarshal(text, &f); err != nil {
-		t.Fatalf("%v: %s", err, text)
-	}
+	f := unstarved(func() (f netprobe.Facts) {
+		text, err := onHost(t, from, "pair", order{Config: here, Addr: strings.TrimSpace(line)}).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(text, &f); err != nil {
+			t.Fatalf("%v: %s", err, text)
+		}
+		return f
+	})
 	if err := server.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
