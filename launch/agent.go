@@ -181,6 +181,16 @@ func (a *Agent) Run(ctx context.Context) (res Result, err error) {
 	return res, err
 }
 
+// stateLines is where the states of the job go as lines of standard error, behind what a worker has left unfinished there.
+type stateLines struct{ a *Agent }
+
+func (s stateLines) Write(p []byte) (int, error) {
+	if s.a.logs == nil {
+		return s.a.Stderr.Write(p)
+	}
+	return s.a.logs.Message().Write(p)
+}
+
 // open makes what lives as long as the job: its directory, its logs, its status file, the process tree with its
 // guardian.
 func (a *Agent) open(ctx context.Context) (err error) {
@@ -189,7 +199,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 		return err
 	}
 	if a.status, err = report.OpenStatus(report.StatusConfig{
-		Path: job.StatusFile, Mark: job.StatusMark, Lines: a.Stderr,
+		Path: job.StatusFile, Mark: job.StatusMark, Lines: stateLines{a},
 		TerminationLog: a.TerminationLog, RunID: a.Plan.RunID, Name: a.Plan.Title(),
 		Node: a.Plan.Hostname, Workers: a.Plan.Procs, Outputs: []*os.File{a.Stdout, a.Stderr}, Log: a.Log, Now: time.Now,
 		Ranks: a.Steering.ranks, Sidecars: a.Steering.sidecars, Accounting: a.Steering.accounting, Changed: a.Steering.tell,

@@ -428,7 +428,9 @@ func (s *simulation) line(line string, to io.Writer, n *simulatedNode) {
 		}
 	}
 	if state, is := strings.CutPrefix(line, stateMark); is {
-		n.state = state
+		if strings.HasSuffix(state, "\n") { // else the node was killed in the middle of it, and the one before counts
+			n.state = state
+		}
 		return
 	}
 	if entry, ours := strings.CutPrefix(line, LogMark+"{"); ours {

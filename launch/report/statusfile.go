@@ -42,7 +42,7 @@ type StatusConfig struct {
 	Sidecars func() []Sidecar
 	// Accounting is what time went to until this moment; nil: it is not told.
 	Accounting func() *Accounting
-	// Lines takes each state as a line of JSON behind Mark, where that is not empty.
+	// Lines takes each state as a line of JSON behind Mark, in one Write, where that is not empty.
 	Mark  string
 	Lines io.Writer
 	// Changed is told each state, and keeps it. It must not wait for anybody. nil: nobody is told.

@@ -140,6 +140,17 @@ func TestWhoDidNotCome(t *testing.T) {
 	}
 }
 
+// TestSimulatedNodesBehindOpenLine: a simulated node says how the job stands on a line of its own, also where a worker has
+// left one unfinished, as progress bars do. Who simulates it shows nothing of that.
+func TestSimulatedNodesBehindOpenLine(t *testing.T) {
+	t.Parallel()
+	got := drive.Run(t, []string{drive.AsText, "MUSTER_FAKE=" + fourNodes(t)}, "run", "--simulate-nodes", "2", "--nnodes", "2", "-n", "1",
+		"--", "sh", "-c", "printf half >&2; sleep 2; test $RANK = 0 || sleep 100; exit 9")
+	if got.Status != 9 || strings.Contains(got.Stderr, "conditions") || strings.Count(got.Stderr, "] half\n") != 2 {
+		t.Errorf("status %d\n%s", got.Status, got.Stderr)
+	}
+}
+
 // TestSimulatedNodesFailOnce: why the job of several simulated nodes has failed is said once, and the directories of
 // their log files have their names.
 func TestSimulatedNodesFailOnce(t *testing.T) {
