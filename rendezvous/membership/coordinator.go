@@ -58,7 +58,7 @@ type coordinator struct {
 	excluded   *quarantine
 	recalled   string             // what stood in the store of excluded nodes last
 	room       *room              // nodes that are examined; nil for none
-	successors []standby          // of the host of the store, in the round that runs
+	successors []standby          // of the host of the store, in the last round
 	deciding   context.CancelFunc // ends what keeps the decisions on the last round in the store
 
 	mu      sync.Mutex
@@ -374,9 +374,7 @@ func (c *coordinator) showWaitlist(ctx context.Context) error {
 	if c.roster.mixed && c.roster.phase == phaseGather {
 		l.Note = c.bridge.Progress()
 	}
-	if l.Running {
-		l.Standbys = c.successors
-	}
+	l.Standbys = c.successors
 	text := string(encoded(l))
 	if text == c.shown {
 		return nil

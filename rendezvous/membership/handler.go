@@ -471,7 +471,11 @@ func (h *Handler) sayGoodbye(s *session) {
 	case h.parts(ctx, s):
 	case !h.over && !h.leaving:
 	case h.coord != nil: // workers of others may still be ending, in the time that they have for it
-		h.coord.othersGone(ctx, func(string) bool { return true })
+		var members map[string]bool
+		if !h.over { // spares stay
+			members = h.coord.part(ctx)
+		}
+		h.coord.othersGone(ctx, func(agent string) bool { return members == nil || members[agent] })
 	case h.over && h.host == h.id: // the coordinator leaves when the others have
 		waiting, stop := both(ctx, s.leadership(h.term.term))
 		_, _ = h.conn.await(waiting, h.keys.left(s.leader), h.cfg.beatEvery(), &leftRecord{})

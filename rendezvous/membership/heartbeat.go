@@ -109,9 +109,10 @@ func (s *session) watches(w *watch, term int, who string, now beat, foreign bool
 	s.runs = w.seen.Runs && who == s.leader
 	s.vacant = w.seen.Left && who == s.leader
 	s.partedByLocked(who, w.seen)
+	left := w.seen.Left && (s.parted || !w.seen.parting())
 	s.mu.Unlock()
 	switch limit := cfg.deadAfter(); {
-	case w.seen.Left:
+	case left:
 		s.depose(term, errLeft)
 	case w.silent >= limit && w.foreign:
 		s.depose(term, errGarbled)

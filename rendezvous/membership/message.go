@@ -265,6 +265,6 @@ type waitlist struct {
 	Note    string `json:"note,omitempty"`
 	// Awaits says what else is waited for where nobody is missing.
 	Awaits string `json:"awaits,omitempty"`
-	// Standbys are where to look for the store when it is lost while a round runs.
+	// Standbys are where to look for the store when it is lost in a round, or behind it.
 	Standbys []standby `json:"standbys,omitempty"`
 }

@@ -69,6 +69,10 @@ func (h *Handler) parts(ctx context.Context, s *session) bool {
 	return true
 }
 
+// parting reports whether it is of a coordinator that waits for those of the last round to leave. Nobody else follows it
+// as coordinator: it would not hear of them any more.
+func (b *beat) parting() bool { return b.Left && b.Term != nil }
+
 // partedByLocked takes in that the coordinator has left, and which round it had begun last.
 func (s *session) partedByLocked(who string, last beat) {
 	s.parted = s.parted || last.Left && who == s.host && last.Round != "" && last.Round == s.lastNonce

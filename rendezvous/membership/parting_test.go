@@ -132,3 +132,54 @@ func TestHostOfFixedRanksLeavesIsNoLoss(t *testing.T) {
 		}
 	}
 }
+
+// TestHostLeavesBesideSpare: a spare waits when the host of the store is told to stop, in a round or between two. The host
+// waits for the workers of the last round, and neither less nor for the spare, which goes on with the others.
+func TestHostLeavesBesideSpare(t *testing.T) {
+	for _, between := range []bool{false, true} {
+		t.Run(fmt.Sprint(between), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newNetwork(t, 1, 3)
+				n.cfg.ReplaceLimit, n.cfg.CloseTimeout = 0, 30*time.Second
+				all := n.firstRound("a b c")
+				meeting := []chan next{n.node("d", "a").begin(t.Context())}
+				time.Sleep(3 * time.Second)
+				stop := stops
+				if between {
+					stop = rendezvous.Verdict{Kind: rendezvous.Restart, Rank: 0, Status: 1, Restarts: 1}
+				}
+				if _, err := all[0].Propose(t.Context(), stop); err != nil {
+					t.Fatal(err)
+				}
+				for _, x := range all {
+					x.verdict()
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				if between {
+					ended := all[0].begin(ctx)
+					time.Sleep(time.Second)
+					cancel()
+					<-ended
+				}
+				cancel()
+				meeting = append(meeting, all[1].begin(t.Context()))
+				late, busy := make(chan next, 1), 12*time.Second
+				go func() {
+					time.Sleep(busy)
+					late <- <-all[2].begin(t.Context())
+				}()
+				began := time.Now()
+				all[0].Close()
+				if took := time.Since(began); took < busy || took > busy+2*time.Second {
+					t.Errorf("the host has left after %v", took)
+				}
+				n.spacesOf("a").Close()
+				for _, m := range append(meeting, late) {
+					if got := <-m; got.err != nil || got.round.GroupWorldSize != 3 || got.round.Replacements != 0 {
+						t.Errorf("%+v, %v", got.round, got.err)
+					}
+				}
+			})
+		})
+	}
+}
