@@ -114,13 +114,13 @@ func Jobs(found []Found) []Found {
 	return jobs
 }
 
-// Whole asks the nodes among jobs that have others for what all of them know: each has answered for itself. Where one does
-// not say that now its own answer stays.
+// Whole asks the jobs that have nodes beside the one that has answered for what all of them know: an agent has answered for
+// itself, a launcher without its ranks. Where one does not say that now its first answer stays.
 func Whole(ctx context.Context, jobs []Found) {
 	var wg sync.WaitGroup
 	for i := range jobs {
 		f := &jobs[i]
-		if f.Answer == nil || f.Answer.Muster.Role != Agent || f.Answer.Nodes <= 1 {
+		if f.Answer == nil || f.Answer.Muster.Role == Agent && f.Answer.Nodes <= 1 {
 			continue
 		}
 		wg.Go(func() {

@@ -101,6 +101,24 @@ func TestFind(t *testing.T) {
 	}
 }
 
+// TestWholeOfLauncher: a list of jobs tells as many restarts of a launcher's job as its status does, which has its ranks.
+func TestWholeOfLauncher(t *testing.T) {
+	t.Parallel()
+	for _, role := range []Role{Launcher, Simulation, Driver} {
+		parent, places := parentDir(t)
+		dir := runDir(t, parent, "it", true)
+		serve(t, Config{Dir: dir, Served: &manyRanks{fakeJob: fakeJob{id: "it"}}, Muster: Muster{Role: role}})
+		found, err := Find(t.Context(), places)
+		if err != nil || len(found) != 1 {
+			t.Fatalf("%+v, %v", found, err)
+		}
+		Whole(t.Context(), found)
+		if n := found[0].Answer.Restarts(); n != 2 {
+			t.Errorf("%s: %d restarts, want 2", role, n)
+		}
+	}
+}
+
 // TestPick: which job a name means.
 func TestPick(t *testing.T) {
 	t.Parallel()

@@ -106,7 +106,7 @@ type manyRanks struct{ fakeJob }
 
 func (j *manyRanks) Status(ctx context.Context, scope Scope) (report.Status, error) {
 	d, err := j.fakeJob.Status(ctx, scope)
-	d.Ranks, d.Tasks = make([]report.Rank, 3), []report.Task{{Node: "far"}}
+	d.Ranks, d.Tasks = []report.Rank{{}, {Rank: 1, Restarts: 2}, {Rank: 2}}, []report.Task{{Node: "far"}}
 	return d, err
 }
 
