@@ -68,7 +68,7 @@ esac`, func(i int, n *testNode) { n.LossNotice, n.Pipes = time.Hour, i == 0 })
 	if err := c.store.Set(t.Context(), "r1/node/2", []byte("left")); err != nil {
 		t.Fatal(err)
 	}
-	c.said(0, rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: "NodeLost", Message: "node-2 is lost", Rank: -1})
+	c.said(0, rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: "NodeLost", Message: "node-2 is lost", Rank: -1, Node: "node-1"})
 	c.ends(0, 0)
 	lines := c.lines(11)
 	if count(lines, "asked to end") != 1 {
@@ -81,7 +81,7 @@ esac`, func(i int, n *testNode) { n.LossNotice, n.Pipes = time.Hour, i == 0 })
 	}
 	for i, n := range c.nodes[:2] {
 		n.wantLog(t, `"level":"info"`, "waiting for word", `"limit_ms":3601000`)
-		n.wantLog(t, "meeting the others again", "node-2 is lost")
+		n.wantLog(t, "meeting the others again", "node-2 is lost", `"decided_by":"node-1"`)
 		if strings.Contains(n.log.String(), "root cause") {
 			t.Errorf("agent %d blames a worker:\n%s", i, n.log.String())
 		}

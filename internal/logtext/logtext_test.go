@@ -45,6 +45,10 @@ func TestText(t *testing.T) {
 		{`{"level":"warn","xs":[1,2,3,4,5,6,7,8,9,10],"message":"m"}`, "warn  m: xs 1, 2, 3, 4, 5, 6, 7, 8 and 2 more\n"},
 		{`{"level":"warn","path":"/spec.yaml","message":"fake (/spec.yaml)"}`, "warn  fake (/spec.yaml)\n"},
 		{`{"level":"info","agent":"node1","node":"node1","message":"m"}`, "info  m [node1]\n"},
+		{ // who decided is not who is lost
+			`{"level":"warn","reason":"node node-1 is lost","decided_by":"node-2","restart_count":0,"message":"m"}`,
+			"warn  m: node node-1 is lost, decided by node-2\n",
+		},
 		{
 			`{"level":"error","rank":1,"local_rank":1,"pid":7,"exit_code":3,"message":"worker ended"}`,
 			"error worker ended: rank 1, exit status 3\n",
