@@ -98,6 +98,17 @@ func TestNoFailureNoReport(t *testing.T) {
 	}
 }
 
+// TestStoppedOfOneNode: of a job on several nodes those that muster has stopped are known of one node alone.
+func TestStoppedOfOneNode(t *testing.T) {
+	exits := []Exit{{Rank: 3, Code: 1, At: failedAt}, {Rank: 4, Signal: syscall.SIGTERM, Stopped: true}}
+	for nodes, want := range map[int]string{1: "the workers:\n", 2: "the workers, on node-1 (other nodes are not listed):\n"} {
+		got := New(Input{Title: "a", Host: "node-1", Nodes: nodes, Exits: exits, Blamed: -1}).Text()
+		if !strings.Contains(got, "Ended while muster was stopping "+want+"  SIGTERM: rank 4") {
+			t.Errorf("%d nodes: it does not say %q:\n%s", nodes, want, got)
+		}
+	}
+}
+
 // TestSummaryText compares whole summaries with testdata/failure (rewritten by -update).
 func TestSummaryText(t *testing.T) {
 	goldens, err := filepath.Abs("testdata/failure")

@@ -53,7 +53,7 @@ func (r *Report) Text() string {
 	if len(r.Stopped) > 0 {
 		where := ""
 		if r.Nodes > 1 {
-			where = " of node " + printable.Output(r.Host)
+			where = ", on " + printable.Output(r.Host) + " (other nodes are not listed)"
 		}
 		add(rule, "Ended while muster was stopping the workers"+where+":", "  "+endings(r.Stopped))
 	}
