@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"muster/launch/job"
+	"muster/launch/policy"
 	"muster/launch/report"
 )
 
@@ -21,6 +22,31 @@ func TestAfterLoss(t *testing.T) {
 		d := report.Status{Nodes: 3, Replacements: 1, RestartCount: 1}
 		if got := afterLoss(&j, &d); !strings.HasPrefix(got, want) {
 			t.Errorf("%q does not begin with %q", got, want)
+		}
+	}
+	for want, d := range map[string]struct{ least, nodes int }{
+		"it is the last one: ": {1, 1},
+		"a round needs 2 nodes: a node that waits or comes takes its place": {2, 2},
+		"the other one goes on by its rules, unless":                        {1, 2},
+		"the others go on": {1, 3},
+	} {
+		j := job.Job{Nodes: job.Range{Min: d.least, Max: 3}, Restart: job.RestartRules{ReplaceLimit: -1, BackoffLimit: -1}}
+		if got := afterLoss(&j, &report.Status{Nodes: d.nodes}); !strings.HasPrefix(got, want) {
+			t.Errorf("of %d nodes, at least %d: %q does not begin with %q", d.nodes, d.least, got, want)
+		}
+	}
+}
+
+// TestDecidedKey: the node of a worker that failed stands under another key than one that has seen the loss of another.
+func TestDecidedKey(t *testing.T) {
+	t.Parallel()
+	for want, d := range map[string]policy.Decision{
+		"node":       {Verdict: policy.Restart, Rank: 3},
+		"decided_by": {Verdict: policy.Reassemble, Rank: -1, Reason: "NodeLost", Node: "node-2"},
+		"":           {Verdict: policy.Reassemble, Rank: -1, Reason: job.ReasonScaled, Node: "node-2"},
+	} {
+		if got := decidedKey(d); got != want {
+			t.Errorf("%+v: %q, want %q", d, got, want)
 		}
 	}
 }

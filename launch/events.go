@@ -189,9 +189,21 @@ func (s *Steering) asked(r control.Request) {
 	r.Log(&s.log)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e := s.event(r.What)
-	e.By = &r.By
-	s.events.Add(e)
+	s.events.Add(s.of(r.Event()))
+}
+
+// refused records that what somebody has asked for is not done.
+func (s *Steering) refused(r control.Request, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.events.Add(s.of(r.Refusal(err)))
+}
+
+// of is an event about a request as one of this node, as it stands now.
+func (s *Steering) of(e control.Event) control.Event {
+	own := s.event(e.Type)
+	own.By, own.Subject, own.Message = e.By, e.Subject, e.Message
+	return own
 }
 
 func moment(t time.Time) time.Time { return t.UTC().Round(time.Millisecond) }

@@ -217,7 +217,7 @@ func (s *Steering) killNode(ctx context.Context, by control.Peer, name string) (
 	if err != nil {
 		return "", err
 	}
-	text := fmt.Sprintf("%s has asked for the loss of node %s (group rank %d)", by, names[rank], rank)
+	text := fmt.Sprintf("%s has asked for the loss of %s (group rank %d)", by, wording.Node(names[rank]), rank)
 	s.log.Warn().Msg(text)
 	if rank == own.GroupRank {
 		s.die(text)
@@ -225,11 +225,11 @@ func (s *Steering) killNode(ctx context.Context, by control.Peer, name string) (
 		ctx, cancel := context.WithTimeout(ctx, tellTime)
 		defer cancel()
 		if err := note(ctx, b.Board, killKey(rank), []byte(text)); err != nil {
-			return "", errhint.Code(fmt.Errorf("cannot tell node %s: %w", names[rank], err), errhint.TryAgain)
+			return "", errhint.Code(fmt.Errorf("cannot tell %s: %w", wording.Node(names[rank]), err), errhint.TryAgain)
 		}
 	}
-	return fmt.Sprintf("node %s (group rank %d) kills itself, as if its machine were lost; %s",
-		names[rank], rank, afterLoss(&s.plan.Job, &own)), nil
+	return fmt.Sprintf("%s (group rank %d) kills itself, as if its machine were lost; %s",
+		wording.Node(names[rank]), rank, afterLoss(&s.plan.Job, &own)), nil
 }
 
 // afterLoss says what follows where a job that stands so loses a node, as far as its rules alone say it.
@@ -240,9 +240,13 @@ func afterLoss(j *job.Job, d *report.Status) string {
 	case rules.ReplaceLimit >= 0 && lost > rules.ReplaceLimit, rules.LossLimit > 0 && all > rules.LossLimit,
 		rules.BackoffLimit >= 0 && all > rules.BackoffLimit:
 		return fmt.Sprintf("the job ends by its limit of restarts, with status %d", errhint.TryAgain)
+	case d.Nodes <= 1:
+		return "it is the last one: the job goes on only where another node takes its place"
 	case d.Nodes-1 < j.Nodes.Min:
-		return fmt.Sprintf("a round needs %s: the job ends with status %d unless another node takes its place",
+		return fmt.Sprintf("a round needs %s: a node that waits or comes takes its place, else the job ends with status %d",
 			wording.Plural(j.Nodes.Min, "node"), errhint.TryAgain)
+	case d.Nodes == 2: // one node alone does not decide that a store is lost
+		return "the other one goes on by its rules, unless the lost one hosted the store"
 	}
 	return "the others go on by their rules"
 }

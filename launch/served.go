@@ -187,6 +187,9 @@ func listed(ranks []string) string {
 // Asked implements control.Served.
 func (v served) Asked(r control.Request) { v.s.asked(r) }
 
+// Refused implements control.Served.
+func (v served) Refused(r control.Request, err error) { v.s.refused(r, err) }
+
 // Do implements control.Served.
 func (v served) Do(ctx context.Context, r control.Request) (string, error) { return v.s.Do(ctx, r) }
 

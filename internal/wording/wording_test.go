@@ -15,6 +15,15 @@ func TestPlural(t *testing.T) {
 	}
 }
 
+// TestNode: a name that begins with node has no second one in front.
+func TestNode(t *testing.T) {
+	for name, want := range map[string]string{"gpu-7": "node gpu-7", "7": "node 7", "node-7": "node-7"} {
+		if got := wording.Node(name); got != want {
+			t.Errorf("%q: %q, want %q", name, got, want)
+		}
+	}
+}
+
 // TestClip: a word of 64 bytes stays whole, and no character is cut in two.
 func TestClip(t *testing.T) {
 	whole := strings.Repeat("x", 64)

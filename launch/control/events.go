@@ -27,6 +27,7 @@ const (
 	ResumeRequested  EventType = "ResumeRequested"  // somebody has asked for the end of a pause
 	ScaleRequested   EventType = "ScaleRequested"   // somebody has asked for another number of nodes
 	KillRequested    EventType = "KillRequested"    // somebody has asked for the loss of a node
+	RequestRefused   EventType = "RequestRefused"   // what was asked for last was not done
 	// CheckPassed and CheckFailed are how the check of a round's nodes has ended for the node.
 	CheckPassed EventType = "CheckPassed"
 	CheckFailed EventType = "CheckFailed"

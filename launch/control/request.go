@@ -76,9 +76,30 @@ func (r *Request) String() string {
 	case ScaleRequested:
 		return "scale the job to " + wording.Plural(r.Nodes, "node")
 	case KillRequested:
-		return "rehearse the loss of node " + printable.Output(r.Node)
+		return "rehearse the loss of " + wording.Node(printable.Output(r.Node))
 	}
 	return r.Verb() + " the job"
+}
+
+// Event is what tells that it was asked for: a node that is to be lost stands in it as it was named, by its name or its
+// group rank.
+func (r *Request) Event() Event {
+	e := Event{Type: r.What, By: &r.By}
+	switch r.What { //nolint:exhaustive // all others say nothing more
+	case ScaleRequested:
+		e.Message = wording.Plural(r.Nodes, "node")
+	case KillRequested:
+		e.Subject = wording.Clip(r.Node)
+	}
+	return e
+}
+
+// mostRefusal is how much of why a request was refused is kept, in bytes.
+const mostRefusal = 512
+
+// Refusal is what tells that it was not done, and why.
+func (r *Request) Refusal(err error) Event {
+	return Event{Type: RequestRefused, By: &r.By, Message: printable.Line(r.String()+": "+err.Error(), mostRefusal)}
 }
 
 // Log writes that it was asked for, and by whom: a process in another PID namespace has no number here.

@@ -1,6 +1,8 @@
 package control
 
 import (
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -31,6 +33,24 @@ func TestRequestLogged(t *testing.T) {
 		r := Request{What: ScaleRequested, By: Peer{PID: pid}, Wanted: Wanted{Nodes: 1}}
 		if r.Log(&log); !strings.Contains(said.String(), want) || !strings.Contains(said.String(), "asked to scale the job to 1 node\"") {
 			t.Errorf("process %d: %s", pid, said.String())
+		}
+	}
+}
+
+// TestRequestEvents: an event says which node is to be lost and how many are wanted, and of a refusal why.
+func TestRequestEvents(t *testing.T) {
+	t.Parallel()
+	by := Peer{UID: 7, PID: 8}
+	kill := Request{What: KillRequested, By: by, Wanted: Wanted{Node: "node-9"}}
+	scale := Request{What: ScaleRequested, By: by, Wanted: Wanted{Nodes: 5}}
+	for want, got := range map[string]Event{
+		"KillRequested node-9 ":                                   kill.Event(),
+		"ScaleRequested  5 nodes":                                 scale.Event(),
+		"RequestRefused  rehearse the loss of node-9: no":         kill.Refusal(errors.New("no")),
+		"RequestRefused  scale the job to 5 nodes: it is \\nover": scale.Refusal(errors.New("it is \nover")),
+	} {
+		if text := fmt.Sprint(got.Type, " ", got.Subject, " ", got.Message); text != want || got.By == nil || *got.By != by {
+			t.Errorf("%q by %v, want %q", text, got.By, want)
 		}
 	}
 }

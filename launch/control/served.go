@@ -42,8 +42,10 @@ type Served interface {
 	// Rank describes a worker that runs here, or ran here last.
 	Rank(ctx context.Context, rank int) (Rank, error)
 	// Asked records that somebody wants a change, Do makes it: the whole job ends, all its workers start again, end or go
-	// on, it has another number of nodes, or loses one. What Do returns says what follows, in a sentence.
+	// on, it has another number of nodes, or loses one. What Do returns says what follows, in a sentence. Where it returns
+	// an error Refused records that.
 	Asked(r Request)
+	Refused(r Request, err error)
 	Do(ctx context.Context, r Request) (string, error)
 	// Events are what has happened here.
 	Events() *Events

@@ -336,6 +336,9 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) (any, error) {
 	request := Request{what, peer, asked}
 	s.cfg.Served.Asked(request)
 	sentence, err := s.cfg.Served.Do(r.Context(), request)
+	if err != nil {
+		s.cfg.Served.Refused(request, err)
+	}
 	return said{sentence}, err
 }
 

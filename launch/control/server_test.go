@@ -59,6 +59,8 @@ func (j *fakeJob) Asked(r Request) {
 	j.requests = append(j.requests, fmt.Sprint(r.By.UID, " ", r.String()))
 }
 
+func (j *fakeJob) Refused(r Request, err error) { j.events.Add(r.Refusal(err)) }
+
 func (j *fakeJob) Do(_ context.Context, r Request) (string, error) {
 	switch r.What { //nolint:exhaustive // all others are no request
 	case StopRequested:
@@ -165,7 +167,7 @@ func TestAnswers(t *testing.T) {
 	}
 	var want []string
 	for _, r := range []string{
-		"pause the job", "rehearse the loss of node node7", "restart the workers", "resume the job", "resume the job",
+		"pause the job", "rehearse the loss of node7", "restart the workers", "resume the job", "resume the job",
 		"scale the job to 3 nodes",
 		"stop the job without grace",
 	} {

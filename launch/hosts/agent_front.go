@@ -307,6 +307,9 @@ func (h *hostServed) Asked(r control.Request) {
 	r.Log(&h.set.log)
 }
 
+// Refused implements control.Served: it does nothing at all, and tells of nothing.
+func (h *hostServed) Refused(control.Request, error) {}
+
 // Do implements control.Served.
 func (h *hostServed) Do(_ context.Context, r control.Request) (string, error) {
 	return "", errhint.With(errhint.Usagef("cannot %s the job from one of its hosts: its launcher starts each worker", r.Verb()),

@@ -192,8 +192,17 @@ func (f *front) Events() *control.Events { return f.config.Events }
 
 // Asked implements control.Served.
 func (f *front) Asked(r control.Request) {
-	f.config.Events.Add(control.Event{Type: r.What, RunID: f.config.RunID, By: &r.By})
+	f.add(r.Event())
 	r.Log(&f.config.Log)
+}
+
+// Refused implements control.Served.
+func (f *front) Refused(r control.Request, err error) { f.add(r.Refusal(err)) }
+
+// add takes in an event of the job.
+func (f *front) add(e control.Event) {
+	e.RunID = f.config.RunID
+	f.config.Events.Add(e)
 }
 
 // Do implements control.Served: a launcher stops its job itself, and has its nodes do all else.

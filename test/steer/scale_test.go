@@ -103,7 +103,7 @@ func TestLossEndsJob(t *testing.T) {
 	drive.UntilNodes(t, j.RuntimeDir, 2)
 	drive.Beside(t, j.RuntimeDir, "kill-node", "nodd-1").Expect(t, 2, "they are called node-0, node-1")
 	drive.Beside(t, j.RuntimeDir, "kill-node", "node-1").Expect(t, 0,
-		"a round needs 2 nodes: the job ends with status 75 unless another node takes its place")
+		"a round needs 2 nodes: a node that waits or comes takes its place, else the job ends with status 75")
 	j.End().Expect(t, 75)
 }
 
@@ -163,7 +163,8 @@ func TestKillNode(t *testing.T) {
 		agents[rank] = node(rank)
 		drive.UntilNodes(t, agents[rank].RuntimeDir, 3)
 	}
-	drive.Beside(t, agents[0].RuntimeDir, "events").Expect(t, 0, "the loss of a node was asked for by user")
+	drive.Beside(t, agents[0].RuntimeDir, "events").Expect(t, 0, "the loss of node 2 was asked for by user",
+		" is refused: rehearse the loss of ")
 	drive.Beside(t, agents[0].RuntimeDir, "stop").Expect(t, 0)
 	for _, j := range agents {
 		m.Ends(j, 143)

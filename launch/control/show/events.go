@@ -78,18 +78,30 @@ func eventSentence(e *control.Event) string {
 	case control.StopRequested, control.RestartRequested, control.PauseRequested, control.ResumeRequested, control.ScaleRequested,
 		control.KillRequested:
 		what := strings.ToLower(strings.TrimSuffix(string(e.Type), "Requested"))
-		if e.Type == control.KillRequested {
-			what = "the loss of a node"
-		}
 		switch {
-		case e.By == nil:
-			return what + " was asked for"
-		case e.By.Address != "":
-			return what + " was asked for by " + e.By.String()
+		case e.Type == control.KillRequested && e.Subject != "":
+			what = "the loss of " + wording.Node(e.Subject)
+		case e.Type == control.KillRequested:
+			what = "the loss of a node"
+		case e.Type == control.ScaleRequested && e.Message != "":
+			what += " to " + e.Message
 		}
-		return fmt.Sprintf("%s was asked for by user %d, process %d", what, e.By.UID, e.By.PID)
+		return what + " was asked for" + by(e)
+	case control.RequestRefused:
+		return "what was asked for" + by(e) + " is refused: " + e.Message
 	}
 	return otherText(e)
+}
+
+// by says who has asked for something.
+func by(e *control.Event) string {
+	switch {
+	case e.By == nil:
+		return ""
+	case e.By.Address != "":
+		return " by " + e.By.String()
+	}
+	return fmt.Sprintf(" by user %d, process %d", e.By.UID, e.By.PID)
 }
 
 // execText is what somebody does in the place of a rank, or reads of it.

@@ -52,6 +52,14 @@ func TestEvent(t *testing.T) {
 		"exec ended, after 2 s: ls":               {Type: control.ExecEnded, Seconds: 2, Message: "ls"},
 		"stop was asked for by user 7, process 8": {Type: control.StopRequested, By: by},
 		"the loss of a node was asked for":        {Type: control.KillRequested},
+		"the loss of node 2 was asked for by user 7, process 8": {
+			Type: control.KillRequested, Subject: "2", By: by,
+		},
+		"the loss of node-2 was asked for": {Type: control.KillRequested, Subject: "node-2"},
+		"scale to 1 node was asked for":    {Type: control.ScaleRequested, Message: "1 node"},
+		"what was asked for by user 7, process 8 is refused: scale the job to 5 nodes: no": {
+			Type: control.RequestRefused, By: by, Message: "scale the job to 5 nodes: no",
+		},
 		"node lost node-3: it is silent": {
 			Type: control.NodeLost, Subject: "node-3", Message: "it is silent",
 		},

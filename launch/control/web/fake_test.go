@@ -104,6 +104,8 @@ func (w *world) Asked(r control.Request) {
 	}
 }
 
+func (w *world) Refused(control.Request, error) {}
+
 func (w *world) Do(_ context.Context, r control.Request) (string, error) {
 	switch r.What { //nolint:exhaustive // the others have the same form
 	case control.StopRequested:
