@@ -124,7 +124,7 @@ func Simulate(ctx context.Context, c SimulationConfig) (err error) {
 	}
 	s.ended()
 	defer c.Console.Flush()
-	return s.outcome()
+	return s.outcome(ctx)
 }
 
 // simulatedView takes what the job names to be seen by: the nodes leave that to who simulates them.
@@ -245,7 +245,6 @@ type simulation struct {
 	mu      sync.Mutex          // held while a line is shown
 	tooFew  bool                // fewer nodes were left than a round needs
 	why     []int               // the statuses of which a node has said why the job ended so
-	lost    bool                // all nodes were killed that could have said how the job ended
 	told    simulatedStatus
 
 	nodesMu sync.Mutex

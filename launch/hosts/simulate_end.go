@@ -88,8 +88,9 @@ func leaves(status int) bool {
 }
 
 // outcome is the status of the job: that of a node which has succeeded, else of the first one that has said how the job
-// itself ended.
-func (s *simulation) outcome() error {
+// itself ended. Where all were killed, and nobody has asked for the end of the job, nobody has said that: somebody may try
+// again.
+func (s *simulation) outcome(ctx context.Context) error {
 	status, word := errhint.OK, wordNone
 	for _, node := range s.started() {
 		if node.left {
@@ -108,8 +109,10 @@ func (s *simulation) outcome() error {
 		return nil
 	case s.tooFew:
 		status = errhint.TryAgain
+	case word == wordLost && ctx.Err() == nil:
+		return errhint.With(errhint.Code(errors.New("no simulated node is left: all were killed before one could say how the job ended"),
+			errhint.TryAgain), "start the job again; to rehearse the loss of a node with muster kill-node, leave at least one that runs")
 	}
-	s.lost = word == wordLost
 	return errhint.StatusError(status)
 }
 

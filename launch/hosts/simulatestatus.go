@@ -154,7 +154,7 @@ func (s *simulation) over(ctx context.Context, err error) {
 		o.Reason = job.ReasonNotMet
 	case o.Status == errhint.Usage:
 		o.Reason = job.ReasonRefused
-	case o.Status == errhint.Internal || s.lost:
+	case o.Status == errhint.Internal:
 		o.Reason = job.ReasonInternal
 	default:
 		o.Reason = job.ReasonWorkerFailed
