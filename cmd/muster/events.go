@@ -51,9 +51,13 @@ name it by its run id, or give no name for the last one where none runs.
 				return a.showPast(runs, output == asJSON)
 			}
 			write := a.printEvent(output == asJSON, job.Answer.Nodes > 1 || len(parts) > 1)
-			err = control.NewFeed(parts).Each(cmd.Context(), follow, write)
+			kept := history.EventsOf
+			if page.at != "" { // it may be the page of a job on another machine
+				kept = nil
+			}
+			err = control.NewFeed(parts, kept).Each(cmd.Context(), follow, write)
 			if err == nil && follow {
-				a.sayMusterEnded(job)
+				a.sayMusterEnded(job, page.at == "")
 			}
 			return err
 		},
@@ -81,7 +85,7 @@ func (a *app) showPast(runs []history.Run, json bool) error {
 	for i := range found {
 		write(&found[i])
 	}
-	if runs[0].Died && !json {
+	if runs[0].Died {
 		say(a.stderr, "%s\n", runs[0].When())
 	}
 	return nil

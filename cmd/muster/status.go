@@ -63,7 +63,7 @@ muster was killed: name it by its run id.
 				return a.showEnded(&runs[0], output)
 			}
 			if watch {
-				return a.watchStatus(cmd.Context(), job, output)
+				return a.watchStatus(cmd.Context(), job, output, page.at == "")
 			}
 			d, err := job.Client().Status(cmd.Context(), control.World)
 			if err != nil {
@@ -83,22 +83,27 @@ muster was killed: name it by its run id.
 // showEnded shows how a job stood last that has ended.
 func (a *app) showEnded(r *history.Run, output string) error {
 	say(a.stderr, "%s\n", r.When())
-	return writeStatus(a.stdout, control.Answer{Status: r.Status, Muster: r.Muster}, output, *r.Ended)
+	return writeStatus(a.stdout, r.Answer(), output, *r.Ended)
 }
 
-// watchStatus shows how a job stands until its muster has ended: in place on a terminal, else block after block.
-func (a *app) watchStatus(ctx context.Context, job control.Found, output string) error {
+// watchStatus shows how a job stands until its muster has ended, and then what is kept of its end where the muster is on
+// this machine: in place on a terminal, else block after block.
+func (a *app) watchStatus(ctx context.Context, job control.Found, output string, here bool) error {
 	terminal := term.IsTerminal(int(a.stdout.Fd()))
 	first := true
-	err := job.Client().Watch(ctx, func(d control.Answer, err error) error {
+	begin := func() {
 		switch {
-		case err != nil: // it may answer the next time
 		case terminal:
 			say(a.stdout, "\x1b[H\x1b[2J")
 		case !first && output == asYAML:
 			say(a.stdout, "---\n")
 		case !first && output != asJSON:
 			say(a.stdout, "\n")
+		}
+	}
+	err := job.Client().Watch(ctx, func(d control.Answer, err error) error {
+		if err == nil { // else it may answer the next time
+			begin()
 		}
 		first = false
 		if err != nil {
@@ -107,15 +112,27 @@ func (a *app) watchStatus(ctx context.Context, job control.Found, output string)
 		}
 		return writeStatus(a.stdout, d, output, time.Now())
 	})
-	if err == nil {
-		a.sayMusterEnded(job)
+	if err != nil {
+		return err
 	}
-	return err
+	if here {
+		if r := history.Of(&job); r != nil {
+			begin()
+			return a.showEnded(r, output)
+		}
+	}
+	a.sayMusterEnded(job, here)
+	return nil
 }
 
-// sayMusterEnded tells who has followed a job that nobody answers any more. Whether its muster was killed, and the job goes on elsewhere,
-// is known a moment later.
-func (a *app) sayMusterEnded(job control.Found) {
+// sayMusterEnded tells who has followed a job that nobody answers any more, and whether its muster has died where that
+// is known: the job may go on elsewhere.
+func (a *app) sayMusterEnded(job control.Found, here bool) {
+	if here {
+		if r := history.Of(&job); r != nil && r.Died {
+			say(a.stderr, "%s\n", r.When())
+		}
+	}
 	say(a.stderr, "its muster has ended: muster status %s shows how the job stood last\n", job.RunID())
 }
 

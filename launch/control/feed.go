@@ -10,20 +10,25 @@ import (
 const feedEvery = 500 * time.Millisecond
 
 // Feed is what the musters of one job tell of events, in the order of their times. It is not for several goroutines.
-type Feed struct{ sources []*feedSource }
+type Feed struct {
+	sources []*feedSource
+	kept    func(*Found) []Event
+}
 
 // feedSource is a muster that is asked for its events.
 type feedSource struct {
+	part   Found
 	client *Client
 	seen   uint64
 	gone   bool
 }
 
-// NewFeed asks the musters of the parts of one job.
-func NewFeed(parts []Found) *Feed {
-	var f Feed
+// NewFeed asks the musters of the parts of one job. kept are the events that are kept of a muster that answers no more:
+// it may have ended between two questions; nil: nothing is kept.
+func NewFeed(parts []Found, kept func(*Found) []Event) *Feed {
+	f := Feed{kept: kept}
 	for _, p := range parts {
-		f.sources = append(f.sources, &feedSource{client: p.Client()})
+		f.sources = append(f.sources, &feedSource{part: p, client: p.Client()})
 	}
 	return &f
 }
@@ -65,7 +70,10 @@ func (f *Feed) ask(ctx context.Context, wait bool) (found []Event, err error) {
 			return nil, context.Cause(ctx)
 		case Unreachable(err):
 			s.gone = true // its part of the job has ended
-			continue
+			more = nil
+			if f.kept != nil {
+				more = slices.DeleteFunc(f.kept(&s.part), func(e Event) bool { return e.Seq <= s.seen })
+			}
 		case err != nil:
 			return nil, err
 		}

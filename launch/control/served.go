@@ -98,6 +98,8 @@ func (m *Muster) Beside(other *Muster) bool {
 type Answer struct {
 	report.Status
 	Muster Muster `json:"muster"`
+	// Died says of a job that has ended that its muster has done so without a word: the status is the last that is known.
+	Died bool `json:"died,omitempty"`
 }
 
 // Rank is how a worker can be entered, and where its output is.

@@ -315,7 +315,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) (any, error) {
 		if scope == Node && s.cfg.Muster.Role != Agent { // who looks for jobs needs no 4,096 ranks of each launcher
 			status.Ranks, status.Tasks = nil, []report.Task{}
 		}
-		return Answer{status, s.cfg.Muster}, err
+		return Answer{Status: status, Muster: s.cfg.Muster}, err
 	case path == pathEvents:
 		return s.events(r)
 	case path == pathEvidence:

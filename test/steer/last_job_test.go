@@ -1,6 +1,7 @@
 package steer
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"muster/internal/testutil"
+	"muster/launch/control"
 	"muster/test/drive"
 )
 
@@ -53,7 +55,7 @@ func TestEndedJobIsNamed(t *testing.T) {
 	drive.Run(t, env, "stop", "never").Expect(t, 2, `no job that runs here matches "never"`)
 }
 
-// Who looks on while a muster is killed is told where to look then, and not that the job has ended: it may go on elsewhere.
+// Who looks on while a muster is killed is told so, and not that the job has ended: it may go on elsewhere.
 func TestWatchedMusterDies(t *testing.T) {
 	t.Parallel()
 	j := drive.Start(t, nil, "run", "-n", "1", "--run-id", "watched", "--", "sh", "-c", "while :; do sleep 0.2; done")
@@ -65,15 +67,51 @@ func TestWatchedMusterDies(t *testing.T) {
 		testutil.Eventually(t, time.Minute, "it shows the job", func() bool { return strings.Contains(looker.Out.String(), "Running") })
 		lookers[args[0]] = looker
 	}
+	testutil.Eventually(t, time.Minute, "something is kept of it", func() bool {
+		kept, _ := filepath.Glob(filepath.Join(j.RuntimeDir, "muster", "history", "*", "run.json"))
+		return len(kept) > 0
+	})
 	if err := j.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	j.End()
 	for name, looker := range lookers {
-		if got := looker.End(); got.Status != 0 ||
-			!strings.Contains(got.Stderr, "its muster has ended: muster status watched shows how the job stood last") {
+		if got := looker.End(); got.Status != 0 || !strings.Contains(got.Stderr, "its muster died, and was last heard of at ") {
 			t.Errorf("%s: status %d\n%s", name, got.Status, got.Stderr)
 		}
+	}
+	drive.Run(t, env, "status", "watched").Expect(t, 0, "job watched (sh): Running when its muster died, up ")
+	got := drive.Run(t, env, "status", "watched", "-o", "json")
+	var a control.Answer
+	if err := json.Unmarshal([]byte(got.Stdout), &a); err != nil || !a.Died || a.EndTime == nil || a.ExitStatus != nil {
+		t.Errorf("%v\n%s", err, got.Stdout)
+	}
+}
+
+// Who follows a job of several musters is shown its end, also where all of them end between two questions.
+func TestFollowedToTheEnd(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	gate := filepath.Join(dir, "gate")
+	j := drive.Start(t, []string{"MUSTER_FAKE=" + filepath.Join("..", "..", "examples", "cluster.yaml")},
+		"run", "--simulate-nodes", "2", "-n", "1", "--run-id", "followed", "--", "sh", "-c", "until [ -e "+gate+" ]; do sleep 0.1; done; exit 5")
+	drive.UntilRanks(t, j.RuntimeDir, 2)
+	env := drive.Apart(j.RuntimeDir)
+	lookers := map[string]*drive.Job{}
+	for _, args := range [][]string{{"status", "--watch"}, {"events", "-f"}} {
+		looker := drive.Start(t, env, args...)
+		testutil.Eventually(t, time.Minute, "it shows the job", func() bool { return strings.Contains(looker.Out.String(), "Running") })
+		lookers[args[0]] = looker
+	}
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	j.End()
+	for name, words := range map[string][]string{
+		"status": {"job followed (sh): Failed, WorkerFailed", "it has ended at "},
+		"events": {", ended with status 5", " Terminating, round 0", "\n", " Failed, round 0, exit status 5: WorkerFailed"},
+	} {
+		lookers[name].End().Expect(t, 0, words...)
 	}
 }
 

@@ -138,6 +138,28 @@ func TestDied(t *testing.T) {
 	}
 }
 
+// TestLastHeardOf: the time of the record says until when a muster has lived that is killed, also where nothing happens.
+func TestLastHeardOf(t *testing.T) {
+	t.Parallel()
+	k := kept{parent: t.TempDir()}
+	keeper := k.open(t, "one", nil)
+	defer end(t, keeper)
+	k.happens(1)
+	record := filepath.Join(k.parent, "job-one", dirName, recordName)
+	var first time.Time
+	testutil.Eventually(t, 20*time.Second, "the record is there", func() bool {
+		info, err := os.Stat(record)
+		if err == nil {
+			first = info.ModTime()
+		}
+		return err == nil
+	})
+	testutil.Eventually(t, 30*time.Second, "it is of later than what has happened", func() bool {
+		info, err := os.Stat(record)
+		return err == nil && info.ModTime().Sub(first) > 2*recordEvery
+	})
+}
+
 // TestNotKept: with no time to keep it, nothing is left, and what happens is in the run directory while the job runs.
 func TestNotKept(t *testing.T) {
 	t.Parallel()

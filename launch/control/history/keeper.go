@@ -41,6 +41,7 @@ const (
 	closeTime   = 2 * time.Second        // for what is left to be written when the job has ended
 	tellTime    = time.Second            // for a FIFO of --events to have room for another event
 	recordEvery = time.Second            // how often it is written how the job stands
+	aliveEvery  = 3 * time.Second        // how often the time of the record says that the muster lives
 	sweepAfter  = 2 * time.Second        // after a job has begun, what is kept of others is looked at
 	mostRanks   = 512                    // of which that is written while the job runs
 	lockTime    = 200 * time.Millisecond // for somebody's look at a history that begins
@@ -153,14 +154,16 @@ func (k *Keeper) run(ctx context.Context) {
 		k.record(false)
 	}
 	recorded, due := time.Now(), false
+	alive := recorded
 	for ctx.Err() == nil {
-		wait, cancel := ctx, context.CancelFunc(func() {})
+		until := alive.Add(aliveEvery)
 		switch {
 		case due:
-			wait, cancel = context.WithDeadline(ctx, recorded.Add(recordEvery))
+			until = recorded.Add(recordEvery)
 		case k.others != "":
-			wait, cancel = context.WithDeadline(ctx, k.began.Add(sweepAfter))
+			until = k.began.Add(sweepAfter)
 		}
+		wait, cancel := context.WithDeadline(ctx, until)
 		found := k.cfg.Events.After(wait, k.seq)
 		cancel()
 		k.write(found)
@@ -170,6 +173,11 @@ func (k *Keeper) run(ctx context.Context) {
 		if due = due || len(found) > 0; due && time.Since(recorded) >= recordEvery {
 			k.record(false)
 			recorded, due = time.Now(), false
+			alive = recorded
+		}
+		if time.Since(alive) >= aliveEvery {
+			k.lives()
+			alive = time.Now()
 		}
 	}
 	k.writeRest()
@@ -357,6 +365,17 @@ func (k *Keeper) record(ended bool) {
 	}
 	if err != nil {
 		k.cfg.Log.Debug().Err(err).Msg("how the job stands is not kept")
+	}
+}
+
+// lives gives the record the present time, without writing it: a muster that is killed was heard of until then.
+func (k *Keeper) lives() {
+	if k.root == nil {
+		return
+	}
+	now := time.Now()
+	if err := k.root.Chtimes(recordName, now, now); err != nil {
+		k.cfg.Log.Debug().Err(err).Msg("it is not kept that the muster lives")
 	}
 }
 

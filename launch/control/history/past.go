@@ -92,6 +92,16 @@ func look(dir string) (r Run, over bool) {
 	return r, !lives
 }
 
+// Answer is what its muster would say of the job. A muster that died has not told when that was: it was then when it was
+// last heard of.
+func (r *Run) Answer() control.Answer {
+	a := control.Answer{Status: r.Status, Muster: r.Muster, Died: r.Died}
+	if r.Died {
+		a.EndTime = r.Ended
+	}
+	return a
+}
+
 // When says for people that the job has ended, and when.
 func (r *Run) When() string {
 	at := r.Ended.Local().Format(time.DateTime)

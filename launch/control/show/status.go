@@ -19,6 +19,9 @@ import (
 // Status writes how a job stands: a line or two about the job, and a table of its ranks, with more columns if wide.
 func Status(w io.Writer, d *control.Answer, wide bool, now time.Time) error {
 	line := []string{"job " + printable.Output(d.RunID) + " (" + printable.Output(d.Name) + "): " + printable.Output(string(d.Phase))}
+	if d.Died {
+		line[0] += " when its muster died"
+	}
 	if d.Reason != "" {
 		line = append(line, printable.Output(string(d.Reason)))
 	}
