@@ -94,7 +94,8 @@ func TestFollowedToTheEnd(t *testing.T) {
 	dir := t.TempDir()
 	gate := filepath.Join(dir, "gate")
 	j := drive.Start(t, []string{"MUSTER_FAKE=" + filepath.Join("..", "..", "examples", "cluster.yaml")},
-		"run", "--simulate-nodes", "2", "-n", "1", "--run-id", "followed", "--", "sh", "-c", "until [ -e "+gate+" ]; do sleep 0.1; done; exit 5")
+		"run", "--simulate-nodes", "2", "-n", "1", "--run-id", "followed", "--",
+		"sh", "-c", "until [ -e "+gate+" ]; do sleep 0.1; done; exit 5")
 	drive.UntilRanks(t, j.RuntimeDir, 2)
 	env := drive.Apart(j.RuntimeDir)
 	lookers := map[string]*drive.Job{}
