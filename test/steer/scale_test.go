@@ -55,7 +55,7 @@ func TestScale(t *testing.T) {
 	drive.Beside(t, stay[1].RuntimeDir, "scale", "3").Expect(t, 0, "takes up to 3", "on a new machine call muster run --nnodes=1:3")
 	drive.UntilNodes(t, third.RuntimeDir, 3)
 	drive.Beside(t, third.RuntimeDir, "events").Expect(t, 0)
-	drive.Beside(t, stay[1].RuntimeDir, "events").Expect(t, 0, "scale was asked for by user")
+	drive.Beside(t, stay[1].RuntimeDir, "events").Expect(t, 0, "scale to 3 nodes was asked for by user")
 
 	drive.Beside(t, stay[0].RuntimeDir, "pause").Expect(t, 0)
 	for _, j := range append(stay, third) {
