@@ -139,8 +139,7 @@ type heardStatus struct {
 
 // OpenSteering makes the run directory of a plan, and answers there. part says that a launcher has started the node:
 // what the job asks for beside that is the launcher's matter, and pass takes the node's events for its file, nil where it
-// has none. token is the job's, nil where it has none that its user
-// knows. Errors mean that nothing was started.
+// has none. token is the job's, nil where it has none that its user knows. Errors mean that nothing was started.
 func OpenSteering(
 	ctx context.Context, p *plan.Plan, part bool, pass func(line []byte), token []byte, log zerolog.Logger,
 ) (*Steering, error) {

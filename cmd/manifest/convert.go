@@ -43,8 +43,9 @@ type converter struct {
 	left []Left
 	// from is where a value of the Spec stands in the file, by its flag.
 	from map[string]jobfile.Line
-	// read are the variables that are taken for settings.
-	read map[string]bool
+	// settings are those of the file, and those that the launcher in the command reads; read are the variables among them.
+	settings []jobfile.Word
+	read     map[string]bool
 	// flagged is where what leads to one of the Spec's Flags stands.
 	flagged map[string]string
 	volumes []volume
@@ -73,17 +74,20 @@ type mount struct {
 
 // Convert makes a Spec for a kind of what a job file says, and tells what the file of that kind will not have.
 func Convert(f *jobfile.File, kind string, what Launched) (Spec, []Left) {
-	c := converter{file: f, from: map[string]jobfile.Line{}, read: map[string]bool{}, flagged: map[string]string{}, spec: Spec{
-		Kind: kind, Name: nameOf(f.Name), Nodes: len(f.Pods), Procs: what.Procs, Command: what.Command, MaxRestarts: what.MaxRestarts,
-		Accelerator: "nvidia.com/gpu", SharedMemory: "16Gi", Notice: 30 * time.Second, Grace: 30 * time.Second, BackoffLimit: 1,
-		Converted: true,
-	}}
+	c := converter{
+		file: f, from: map[string]jobfile.Line{}, read: map[string]bool{}, flagged: map[string]string{},
+		settings: slices.Concat(f.Words, f.Apart, what.Settings), spec: Spec{
+			Kind: kind, Name: nameOf(f.Name), Nodes: len(f.Pods), Procs: what.Procs, Command: what.Command, MaxRestarts: what.MaxRestarts,
+			Accelerator: "nvidia.com/gpu", SharedMemory: "16Gi", Notice: 30 * time.Second, Grace: 30 * time.Second, BackoffLimit: 1,
+			Converted: true,
+		},
+	}
 	c.pods(what)
 	c.exported(what)
 	for _, l := range f.Lines {
 		c.line(l)
 	}
-	c.words(what)
+	c.words()
 	c.changed(what)
 	c.stored()
 	c.unused()
@@ -111,7 +115,7 @@ func (c *converter) leave(l jobfile.Line, why string) {
 // pods takes what the pods say, which must be alike.
 func (c *converter) pods(what Launched) {
 	s := &c.spec
-	for _, w := range slices.Concat(c.file.Words, c.file.Apart, what.Settings) {
+	for _, w := range c.settings {
 		c.read[w.Variable] = w.Variable != ""
 	}
 	for _, p := range c.file.Pods {
@@ -192,18 +196,17 @@ var usual = map[string]string{
 var fatalCodes = []string{"2,93,124,126,127", "2,93,126,127"}
 
 // words takes the settings that follow from the file.
-func (c *converter) words(what Launched) {
+func (c *converter) words() {
 	s := &c.spec
 	own := map[string]bool{}
-	all := slices.Concat(c.file.Words, c.file.Apart, what.Settings)
 	plain := c.file.Nodes()[0].Plain()
-	for _, w := range all {
+	for _, w := range c.settings {
 		own[w.Flag] = own[w.Flag] || w.Own
 	}
 	done := map[string]bool{}
 	var fatal []string
 	fatalAt := ""
-	for _, w := range all {
+	for _, w := range c.settings {
 		if w.Variable != "" && !slices.ContainsFunc(plain, func(v job.Var) bool { return v.Name == w.Variable }) {
 			continue // its value is from elsewhere, which line tells
 		}
