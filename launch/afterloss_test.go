@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"muster/launch/job"
-	"muster/launch/policy"
 	"muster/launch/report"
 )
 
@@ -33,20 +32,6 @@ func TestAfterLoss(t *testing.T) {
 		j := job.Job{Nodes: job.Range{Min: d.least, Max: 3}, Restart: job.RestartRules{ReplaceLimit: -1, BackoffLimit: -1}}
 		if got := afterLoss(&j, &report.Status{Nodes: d.nodes}); !strings.HasPrefix(got, want) {
 			t.Errorf("of %d nodes, at least %d: %q does not begin with %q", d.nodes, d.least, got, want)
-		}
-	}
-}
-
-// TestDecidedKey: the node of a worker that failed stands under another key than one that has seen the loss of another.
-func TestDecidedKey(t *testing.T) {
-	t.Parallel()
-	for want, d := range map[string]policy.Decision{
-		"node":       {Verdict: policy.Restart, Rank: 3},
-		"decided_by": {Verdict: policy.Reassemble, Rank: -1, Reason: "NodeLost", Node: "node-2"},
-		"":           {Verdict: policy.Reassemble, Rank: -1, Reason: job.ReasonScaled, Node: "node-2"},
-	} {
-		if got := decidedKey(d); got != want {
-			t.Errorf("%+v: %q, want %q", d, got, want)
 		}
 	}
 }

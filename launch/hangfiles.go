@@ -11,13 +11,20 @@ import (
 	"time"
 
 	"muster/internal/durable"
+	"muster/internal/errhint"
 	"muster/launch/control"
 	"muster/launch/diagnose"
 	"muster/launch/evidence"
 )
 
-// mostHangs is how many of them have their evidence kept.
-const mostHangs = 5
+const (
+	// mostHangs is how many of them have their evidence kept.
+	mostHangs = 5
+	// hangsDir is where it lies below a log directory.
+	hangsDir = "hangs"
+	// hangFiles are those of them that NewestHang reads.
+	hangFiles = "*Z.json"
+)
 
 // keepHang writes the evidence of a hang under the log directory, the newest mostHangs of them, and returns the path of
 // the files without their ends.
@@ -33,7 +40,7 @@ func (a *Agent) keepHang(seen control.Looked, at time.Time, v diagnose.Verdict) 
 		}
 		parent = a.hangDir
 	}
-	dir := filepath.Join(parent, "hangs")
+	dir := filepath.Join(parent, hangsDir)
 	if own := a.Plan.Job.Hang.Dir; own != "" {
 		dir = own
 	}
@@ -67,7 +74,7 @@ func (a *Agent) keepHang(seen control.Looked, at time.Time, v diagnose.Verdict) 
 
 // forget removes the evidence of all but the newest hangs.
 func forget(dir string) error {
-	names, err := filepath.Glob(filepath.Join(dir, "*Z.json"))
+	names, err := filepath.Glob(filepath.Join(dir, hangFiles))
 	if err != nil {
 		return err
 	}
@@ -82,4 +89,36 @@ func forget(dir string) error {
 		names = names[1:]
 	}
 	return nil
+}
+
+// NewestHang reads the evidence of the newest hang in a directory of them, or in one below a log directory. Errors are
+// errhint.Usage.
+func NewestHang(dir string) (path string, seen control.Looked, err error) {
+	if _, err := os.Stat(dir); err != nil {
+		return "", seen, errhint.Usagef("cannot use --path: %w", err)
+	}
+	var found []string
+	for _, below := range []string{"", hangsDir, filepath.Join("*", hangsDir)} {
+		more, err := filepath.Glob(filepath.Join(dir, below, hangFiles))
+		if err != nil {
+			return "", seen, errhint.Usagef("cannot use --path %q: %w", dir, err)
+		}
+		found = append(found, more...)
+	}
+	if len(found) == 0 {
+		hint := "give the directory that --hang-dir named, or a log directory of a job with --hang-timeout"
+		if theirs, err := filepath.Glob(filepath.Join(dir, "*.stacktrace")); err == nil && len(theirs) > 0 {
+			hint = "the *.stacktrace there are of xpu_timer's own library, whose viewer reads them"
+		}
+		return "", seen, errhint.With(errhint.Usagef("there is no evidence of a hang in %s", dir), hint)
+	}
+	path = slices.MaxFunc(found, func(a, b string) int { return strings.Compare(filepath.Base(a), filepath.Base(b)) })
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", seen, errhint.Usagef("cannot read the evidence of a hang: %w", err)
+	}
+	if err := json.Unmarshal(text, &seen); err != nil {
+		return "", seen, errhint.Usagef("cannot read %s as the evidence of a hang: %w", path, err)
+	}
+	return path, seen, nil
 }

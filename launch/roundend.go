@@ -27,23 +27,11 @@ const (
 	endGather = 5 * time.Second
 )
 
-// decidedKey is the key of a log under which stands the node that has decided: the node of the worker that failed, or
-// one that is well and has seen what happened to another one. Empty where it says nothing, as somebody has asked.
-func decidedKey(d policy.Decision) string {
-	switch {
-	case d.Rank >= 0, d.Verdict == policy.RestartNode:
-		return "node"
-	case d.Reason == job.ReasonPaused, d.Reason == job.ReasonScaled, d.Reason == job.ReasonRequested:
-		return ""
-	}
-	return "decided_by"
-}
-
 // endRound stops what is left of a group that is to be started again, and waits until it may be. It returns d, or what
 // was decided meanwhile.
 func (a *Agent) endRound(ctx context.Context, g *WorkerGroup, d policy.Decision) (policy.Decision, error) {
 	l := a.Log.Warn().Str("reason", d.Cause()).Func(func(l *zerolog.Event) {
-		if key := decidedKey(d); key != "" && !a.meeting.alone() && (d.Node != "" || a.meeting.own || d.Verdict == policy.RestartNode) {
+		if key := d.NodeKey(); key != "" && !a.meeting.alone() && (d.Node != "" || a.meeting.own || d.Verdict == policy.RestartNode) {
 			l.Str(key, cmp.Or(d.Node, a.Plan.Hostname)) // on that node, too: all say the same
 		}
 	}).Int("restart_count", d.Restarts)

@@ -2,11 +2,9 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -15,7 +13,6 @@ import (
 	"muster/internal/durable"
 	"muster/internal/errhint"
 	"muster/launch"
-	"muster/launch/control"
 	"muster/launch/evidence"
 )
 
@@ -41,17 +38,9 @@ directory. Files that the library of xpu_timer itself has written (*.stacktrace)
 		Example: "  muster " + timerViewer + " --path /root/timeline",
 		Args:    cobra.NoArgs,
 		RunE: func(_ *cobra.Command, _ []string) error {
-			found, err := newestHang(dir)
+			found, seen, err := launch.NewestHang(dir)
 			if err != nil {
 				return err
-			}
-			text, err := os.ReadFile(found)
-			if err != nil {
-				return errhint.Usagef("cannot read the evidence of a hang: %w", err)
-			}
-			var seen control.Looked
-			if err := json.Unmarshal(text, &seen); err != nil {
-				return errhint.Usagef("cannot read %s as the evidence of a hang: %w", found, err)
 			}
 			for _, of := range []struct {
 				name   string
@@ -78,29 +67,6 @@ directory. Files that the library of xpu_timer itself has written (*.stacktrace)
 	}
 	cmd.Flags().StringVar(&dir, "path", dir, "where the evidence lies")
 	return cmd
-}
-
-// newestHang is the file with the newest evidence in a directory of hangs, or below a log directory.
-func newestHang(dir string) (string, error) {
-	if _, err := os.Stat(dir); err != nil {
-		return "", errhint.Usagef("cannot use --path: %w", err)
-	}
-	var found []string
-	for _, below := range []string{"", "hangs", "*/hangs"} {
-		more, err := filepath.Glob(filepath.Join(dir, below, "*Z.json"))
-		if err != nil {
-			return "", errhint.Usagef("cannot use --path %q: %w", dir, err)
-		}
-		found = append(found, more...)
-	}
-	if len(found) == 0 {
-		hint := "give the directory that --hang-dir named, or a log directory of a job with --hang-timeout"
-		if theirs, err := filepath.Glob(filepath.Join(dir, "*.stacktrace")); err == nil && len(theirs) > 0 {
-			hint = "the *.stacktrace there are of xpu_timer's own library, whose viewer reads them"
-		}
-		return "", errhint.With(errhint.Usagef("there is no evidence of a hang in %s", dir), hint)
-	}
-	return slices.MaxFunc(found, func(a, b string) int { return strings.Compare(filepath.Base(a), filepath.Base(b)) }), nil
 }
 
 // newTimerLaunchCmd is "muster xpu_timer_launch" where no command follows.

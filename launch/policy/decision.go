@@ -187,3 +187,16 @@ func (d Decision) Cause() string {
 	}
 	return text
 }
+
+// NodeKey is the key of a log under which the node stands that has decided: the node of the worker that failed, or one
+// that is well and has seen what happened to another one. It is empty where somebody has asked, of which the node says
+// nothing.
+func (d Decision) NodeKey() string {
+	switch {
+	case d.Rank >= 0, d.Verdict == RestartNode:
+		return "node"
+	case d.Reason == job.ReasonPaused, d.Reason == job.ReasonScaled, d.Reason == job.ReasonRequested:
+		return ""
+	}
+	return "decided_by"
+}
