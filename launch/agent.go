@@ -365,7 +365,31 @@ func (a *Agent) evidence() report.Evidence {
 	if err != nil {
 		kills = a.oomKills
 	}
-	return report.GatherEvidence(a.oomKills, kills, where, unix.Statfs)
+	return report.GatherEvidence(a.oomKills, kills, where, a.logs.FilesDir(), statfs)
+}
+
+// statfsLimit is how long the disk of the workers' output is asked how full it is.
+const statfsLimit = 2 * time.Second
+
+// statfs is unix.Statfs for a disk that may never answer.
+func statfs(path string, fs *unix.Statfs_t) error {
+	type answer struct {
+		fs  unix.Statfs_t
+		err error
+	}
+	asked := make(chan answer, 1)
+	go func() {
+		var a answer
+		a.err = unix.Statfs(path, &a.fs)
+		asked <- a
+	}()
+	select {
+	case a := <-asked:
+		*fs = a.fs
+		return a.err
+	case <-time.After(statfsLimit):
+		return fmt.Errorf("%s does not answer within %v", path, statfsLimit)
+	}
 }
 
 // either returns a channel that is closed when one of two is, until the returned function is called.

@@ -82,19 +82,28 @@ func Open(setup Setup) (*Logs, error) {
 // RunDir returns the directory of the run, "" with --log-dir /dev/null. All attempts are below it.
 func (l *Logs) RunDir() string { return l.dir.path }
 
-// Where says for people where the output of the workers is kept, for a job of several nodes on each of them.
-func (l *Logs) Where(node string, nodes int) string {
-	path := l.dir.path
+// FilesDir returns the directory in or below which the output of the workers is written to files, "" where it is not.
+func (l *Logs) FilesDir() string {
 	switch {
 	case l.rules.RankDir != "":
-		path = l.rules.RankDir
+		return l.rules.RankDir
 	case l.rules.RankFiles != "":
-		path = l.rules.RankFiles
-	case path == "" || !l.rules.Redirect.Any() && !l.rules.Tee.Any():
+		return l.rules.RankFiles
+	case l.rules.Redirect.Any() || l.rules.Tee.Any():
+		return l.dir.path
+	}
+	return ""
+}
+
+// Where says for people where the output of the workers is kept, for a job of several nodes on each of them.
+func (l *Logs) Where(node string, nodes int) string {
+	path := l.FilesDir()
+	switch ofRun := path == l.dir.path; {
+	case path == "":
 		return "on the console only: no files were asked for"
-	case nodes > 1 && l.dir.temporary == "":
+	case nodes > 1 && ofRun && l.dir.temporary == "":
 		path = filepath.Dir(path) // the directory of a run has another name on each of them
-	case nodes > 1:
+	case nodes > 1 && ofRun:
 		return path + " on node " + node
 	}
 	if nodes > 1 {

@@ -67,15 +67,27 @@ type Evidence struct {
 	OOMGroup string
 	// ShmSize and ShmFree are the bytes of /dev/shm; both 0 where it could not be looked at.
 	ShmSize, ShmFree uint64
+	// FullLogs is the directory of the workers' output where its file system has no room left, else empty.
+	FullLogs string
 }
 
+// littleLogs is how many bytes of a file system of logs are as good as none: what could not be written there is lost.
+const littleLogs = 64 << 10
+
 // GatherEvidence looks at the node. oomBefore and oomAfter are readings of the OOM kill counter of the cgroup oomGroup,
-// from before the group started and now; statfs is unix.Statfs.
-func GatherEvidence(oomBefore, oomAfter int64, oomGroup string, statfs func(string, *unix.Statfs_t) error) Evidence {
+// from before the group started and now; logs is the directory of the workers' output, empty for none; statfs is
+// unix.Statfs.
+func GatherEvidence(oomBefore, oomAfter int64, oomGroup, logs string, statfs func(string, *unix.Statfs_t) error) Evidence {
 	e := Evidence{OOMKills: max(oomAfter-oomBefore, 0), OOMGroup: oomGroup}
 	var fs unix.Statfs_t
 	if err := statfs("/dev/shm", &fs); err == nil && fs.Bsize > 0 {
 		e.ShmSize, e.ShmFree = fs.Blocks*uint64(fs.Bsize), fs.Bavail*uint64(fs.Bsize)
+	}
+	if logs == "" {
+		return e
+	}
+	if err := statfs(logs, &fs); err == nil && fs.Bsize > 0 && (fs.Bavail*uint64(fs.Bsize) < littleLogs || fs.Files > 0 && fs.Ffree == 0) {
+		e.FullLogs = logs
 	}
 	return e
 }
@@ -108,6 +120,9 @@ func (e Evidence) about(w *Exit) []string {
 	}
 	if e.shmFull() || e.shmScarce() && w.Signal == syscall.SIGBUS {
 		facts = append(facts, fmt.Sprintf("/dev/shm has %.1f MiB free of %.1f MiB", mebibytes(e.ShmFree), mebibytes(e.ShmSize)))
+	}
+	if e.FullLogs != "" {
+		facts = append(facts, "the file system of "+e.FullLogs+" is full, where the workers' output is written")
 	}
 	switch {
 	case w.Signal != 0:

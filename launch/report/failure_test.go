@@ -308,18 +308,26 @@ func FuzzReadErrorFile(f *testing.F) {
 
 func TestGatherEvidence(t *testing.T) {
 	statfs := func(path string, fs *unix.Statfs_t) error {
-		if path != "/dev/shm" {
+		switch path {
+		case "/dev/shm", "/full":
+			*fs = unix.Statfs_t{Bsize: 4096, Blocks: 100, Bavail: 1}
+		case "/roomy":
+			*fs = unix.Statfs_t{Bsize: 4096, Blocks: 100, Bavail: 50} // Files is 0 on file systems without a limit of them
+		case "/inodes":
+			*fs = unix.Statfs_t{Bsize: 4096, Blocks: 100, Bavail: 50, Files: 10}
+		default:
 			t.Errorf("looked at %s", path)
 		}
-		*fs = unix.Statfs_t{Bsize: 4096, Blocks: 100, Bavail: 1}
 		return nil
 	}
-	want := Evidence{OOMKills: 2, OOMGroup: "/job", ShmSize: 409600, ShmFree: 4096}
-	if got := GatherEvidence(3, 5, "/job", statfs); got != want || !got.shmFull() {
-		t.Errorf("%+v, full %v", got, got.shmFull())
+	for logs, full := range map[string]string{"": "", "/roomy": "", "/full": "/full", "/inodes": "/inodes"} {
+		want := Evidence{OOMKills: 2, OOMGroup: "/job", ShmSize: 409600, ShmFree: 4096, FullLogs: full}
+		if got := GatherEvidence(3, 5, "/job", logs, statfs); got != want || !got.shmFull() {
+			t.Errorf("%q: %+v, full %v", logs, got, got.shmFull())
+		}
 	}
 	gone := func(string, *unix.Statfs_t) error { return unix.ENOENT }
-	if got := GatherEvidence(5, 3, "", gone); got != (Evidence{}) || got.shmFull() || got.shmScarce() {
+	if got := GatherEvidence(5, 3, "", "/logs", gone); got != (Evidence{}) || got.shmFull() || got.shmScarce() {
 		t.Errorf("without counters: %+v", got)
 	}
 }

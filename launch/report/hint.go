@@ -55,6 +55,10 @@ const causeConnectionLost = "connection-lost"
 // did not come.
 const causeTimeout = "collective-timeout"
 
+// causeDiskFull is the name of the rules for a full file system: a worker says so, or it is that of the worker's output,
+// which then has no reason in it.
+const causeDiskFull = "disk-full"
+
 // causeException and causeExit are the names of the rules that fit most failures: they say what can be seen anyway.
 const (
 	causeException = "exception"
@@ -156,7 +160,7 @@ var causes = [...]cause{
 		"memory that the program asked for was refused: use smaller batches or fewer DataLoader workers, raise the limit of "+
 			"address space (ulimit -v) or of the container, and see whether a size was computed wrongly",
 		"MemoryError", "can't allocate memory: you tried to allocate", "std::bad_alloc", "Cannot allocate memory"),
-	whenSaid("disk-full",
+	whenSaid(causeDiskFull,
 		"a file could not be written because its file system or quota is full: look with df -h and df -i at where "+
 			"checkpoints, logs and temporary files go",
 		"No space left on device", "ENOSPC", "Disk quota exceeded",
@@ -360,6 +364,13 @@ var causes = [...]cause{
 		}
 		return what + at + ": PYTHONFAULTHANDLER=1 shows the Python stack, ulimit -c unlimited keeps a core; suspect extensions " +
 			"that were built for other versions"
+	}},
+	{causeDiskFull, func(s symptoms) string {
+		if _, found := raised(s.lines); found || s.kernel.FullLogs == "" || s.exit.Signal != 0 {
+			return ""
+		}
+		return "the output of the worker could not be written any more, and what it said at last is lost: make room on the file " +
+			"system of " + printable.Output(s.kernel.FullLogs) + " (df -h, df -i), or give another --log-dir"
 	}},
 	{"output-lost", func(s symptoms) string {
 		if s.exit.Signal != 0 || s.exit.Code != pythonUnflushed {

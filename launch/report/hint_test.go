@@ -197,6 +197,7 @@ func TestHintsFromKernel(t *testing.T) {
 	small := Evidence{ShmSize: 64 << 20, ShmFree: 60 << 20}
 	large := Evidence{ShmSize: 16 << 30, ShmFree: 8 << 30}
 	full := Evidence{ShmSize: 16 << 30}
+	lost := Evidence{FullLogs: "/logs"}
 	for _, c := range []struct {
 		name   string
 		exit   Exit
@@ -216,6 +217,15 @@ func TestHintsFromKernel(t *testing.T) {
 		{"bus error, large", bus, large, "crash"},
 		{"bus error, unknown", bus, Evidence{}, "crash"},
 		{"segmentation fault, small", Exit{Signal: syscall.SIGSEGV}, small, "crash"},
+		{"no room for the output", Exit{Code: 1, LastLines: []string{"step 7"}}, lost, "disk-full"},
+		{"no room for what Python held at its end", Exit{Code: pythonUnflushed}, lost, "disk-full"},
+		{
+			"no room, but the reason was written before",
+			Exit{Code: 1, LastLines: []string{"ModuleNotFoundError: No module named 'x'"}},
+			lost,
+			"module-missing",
+		},
+		{"no room, killed", killed, lost, "killed"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if f := NewFailure(c.exit, c.kernel); f.Cause != c.want {

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -87,6 +88,18 @@ func TestWatchdogIsNamed(t *testing.T) {
 		!strings.Contains(got.Stderr, `did not release its timer "save step"`) {
 		t.Errorf("status %d\n%s", got.Status, got.Stderr)
 	}
+}
+
+// TestFullLogs: a worker whose output finds no room on the disk has its reason there, too. The report names the disk.
+func TestFullLogs(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=128k"); err != nil {
+		testutil.Missing(t, "root, for a small file system")
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
+	drive.Run(t, nil, "run", "-n", "2", "--log-dir", dir, "--", "python3", "-c", "for i in range(3000): print(i, 100 * 'x')").
+		Expect(t, 1, "the file system of "+dir+"/", "is full, where the workers' output is written", "or give another --log-dir")
 }
 
 // Hosts of an elastic Horovod job that cannot be reached are no internal error.
