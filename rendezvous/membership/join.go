@@ -56,6 +56,9 @@ func (h *Handler) wish(ctx context.Context, m rendezvous.Member) (place assignme
 			err := fmt.Errorf("cannot join job %q at %s: %w, asked %d times", h.cfg.RunID, h.cfg.Place, errUnanswered, unheard)
 			return place, false, errhint.Code(errhint.With(err, foreignHint), errhint.TryAgain)
 		case a == nil:
+			if h.overtaken(ctx) {
+				return place, false, fmt.Errorf("%w: another node has the leadership by now", errAgain)
+			}
 			h.log.Debug().Msg("no answer from the coordinator; asking it again")
 		case a.Elsewhere != "":
 			if a.Unbegun && h.round != nil && h.ballot == h.conn && h.asks == h.term { // we are in no round that we do not know of
@@ -78,6 +81,14 @@ func (h *Handler) wish(ctx context.Context, m rendezvous.Member) (place assignme
 			return place, false, errhint.Code(errhint.With(err, "compare the command lines of the nodes"), errhint.TryAgain)
 		}
 	}
+}
+
+// overtaken reports whether a later term has begun than that of the coordinator which we ask. It may have begun after we
+// had read which one it is, and before we read whose. Who led before may live, and then its heartbeats do not end.
+func (h *Handler) overtaken(ctx context.Context) bool {
+	var now termRecord
+	_, err := h.conn.glance(ctx, h.keys.job("term"), &now)
+	return err == nil && now.Term > h.term.term
 }
 
 const (
