@@ -66,6 +66,8 @@ type Agent struct {
 	Forward <-chan syscall.Signal
 	// Steering is how this part of the job is seen and steered from outside; nil: Run opens it. Run closes it.
 	Steering *Steering
+	// WholeJob reports whether the signal that ends this node's part has gone to all nodes of the job; nil: to this one alone.
+	WholeJob func() bool
 	// StopTold says that people hear from somebody else that workers are being stopped.
 	StopTold bool
 	// Checker examines the nodes before workers start; nil: nothing is examined.

@@ -158,10 +158,10 @@ func (a *Agent) answerRestart(asked chan<- error, lingers bool) policy.Decision 
 }
 
 // stopEvent is the event that the end of ctx is for the policy.
-func stopEvent(ctx context.Context, kind policy.EventKind) policy.Event {
-	e := policy.Event{Kind: kind, At: time.Now()}
-	if s, ok := errors.AsType[*SignalError](context.Cause(ctx)); ok && s.Asked != "" {
-		e.Everywhere, e.Text = true, s.Asked
+func (a *Agent) stopEvent(ctx context.Context, kind policy.EventKind) policy.Event {
+	e := policy.Event{Kind: kind, At: time.Now(), Status: errhint.FromSignal(int(signalOf(ctx)))}
+	if s, ok := errors.AsType[*SignalError](context.Cause(ctx)); ok {
+		e.Everywhere, e.Text = s.Asked != "" || a.WholeJob != nil && a.WholeJob(), s.Asked
 	}
 	return e
 }

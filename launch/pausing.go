@@ -198,7 +198,7 @@ func (a *Agent) paused(ctx context.Context) (*Result, error) {
 		case v, ok := <-m.verdicts:
 			d = a.hear(ctx, v, ok)
 		case <-ctx.Done():
-			d, err = a.settle(ctx, a.policy.Step(stopEvent(ctx, policy.StopRequested)))
+			d, err = a.settle(ctx, a.policy.Step(a.stopEvent(ctx, policy.StopRequested)))
 		case r := <-a.Steering.resumes:
 			d, err = a.resume(ctx, commands, r)
 		case r := <-a.Steering.scales:

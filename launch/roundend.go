@@ -187,7 +187,7 @@ func (a *Agent) pause(ctx context.Context, d policy.Decision, over <-chan time.T
 	for {
 		select {
 		case <-ctx.Done():
-			return a.settle(ctx, a.policy.Step(stopEvent(ctx, policy.StopRequested)))
+			return a.settle(ctx, a.policy.Step(a.stopEvent(ctx, policy.StopRequested)))
 		case <-deadline:
 			return a.settle(ctx, a.policy.Step(policy.Event{Kind: policy.DeadlineReached, At: time.Now()}))
 		case v, ok := <-m.verdicts:
@@ -214,7 +214,7 @@ func (a *Agent) pause(ctx context.Context, d policy.Decision, over <-chan time.T
 			}
 		case <-over:
 			if ctx.Err() != nil { // both were ready
-				return a.settle(ctx, a.policy.Step(stopEvent(ctx, policy.StopRequested)))
+				return a.settle(ctx, a.policy.Step(a.stopEvent(ctx, policy.StopRequested)))
 			}
 			return d, nil
 		}
@@ -227,7 +227,7 @@ func (a *Agent) conclude(ctx context.Context, g *WorkerGroup, d policy.Decision)
 	a.status.Terminating(why(d))
 	signal := syscall.SIGTERM
 	if d.Stops() || d.Leaves() {
-		signal = stopSignal(ctx)
+		signal = a.stopSignal(ctx, d)
 		level := zerolog.WarnLevel
 		if a.StopTold {
 			level = zerolog.DebugLevel
@@ -360,7 +360,7 @@ func (a *Agent) finish(ctx context.Context, o report.Outcome, d policy.Decision)
 		o.Status, res.Left = errhint.OK, true
 		a.Log.Info().Str("reason", o.Message).Msg("this node leaves the job")
 	case d.Stops():
-		o.Status = errhint.FromSignal(int(stopSignal(ctx)))
+		o.Status = errhint.FromSignal(int(a.stopSignal(ctx, d)))
 	case d.Reason == job.ReasonDeadline && a.Plan.Job.Restart.Deadline > 0:
 		o.Status, said = errhint.Deadline, fmt.Sprintf("deadline of %v reached", a.Plan.Job.Restart.Deadline)
 	default:

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"muster/internal/errhint"
 	"muster/internal/proc"
 	"muster/launch/job"
 	"muster/launch/policy"
@@ -333,7 +334,7 @@ func (a *Agent) settle(ctx context.Context, d policy.Decision) (policy.Decision,
 		bounded, cancel = context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
 		defer cancel()
 	}
-	if s := stopSignal(ctx); d.Verdict == policy.StopForNow {
+	if s := signalOf(ctx); d.Verdict == policy.StopForNow {
 		v.Message = fmt.Sprintf("node %s was stopped by %s", a.Plan.Hostname, proc.SignalName(s))
 	}
 	said, err := a.meeting.Propose(bounded, v)
@@ -342,7 +343,7 @@ func (a *Agent) settle(ctx context.Context, d policy.Decision) (policy.Decision,
 		a.Log.Warn().Err(err).Msg("the other nodes could not be told")
 		return d, nil
 	case err != nil && ctx.Err() != nil:
-		return a.settle(ctx, a.policy.Step(stopEvent(ctx, policy.NotAgreed))) // a signal came meanwhile
+		return a.settle(ctx, a.policy.Step(a.stopEvent(ctx, policy.NotAgreed))) // a signal came meanwhile
 	case err != nil:
 		return d, fmt.Errorf("cannot agree with the other nodes on how the round ends: %w", err)
 	}
@@ -395,8 +396,18 @@ func (a *Agent) hear(ctx context.Context, v rendezvous.Verdict, ok bool) policy.
 	return a.follow(ctx)
 }
 
-// stopSignal is the signal that ended ctx, SIGTERM where none did.
-func stopSignal(ctx context.Context) syscall.Signal {
+// stopSignal is the signal by which a job ends that somebody has stopped: the one that ended ctx, else that of the node
+// which has decided so.
+func (a *Agent) stopSignal(ctx context.Context, d policy.Decision) syscall.Signal {
+	heard := syscall.Signal(d.Status - errhint.FromSignal(0))
+	if ctx.Err() == nil && d.Stops() && slices.Contains(a.Plan.Job.Stop.Handled, heard) {
+		return heard
+	}
+	return signalOf(ctx)
+}
+
+// signalOf is the signal that ended ctx, SIGTERM where none did.
+func signalOf(ctx context.Context) syscall.Signal {
 	if s, ok := errors.AsType[*SignalError](context.Cause(ctx)); ok {
 		return s.Signal
 	}

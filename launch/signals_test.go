@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +12,9 @@ import (
 	"time"
 
 	"muster/internal/testutil"
+	"muster/launch/job"
+	"muster/launch/plan"
+	"muster/launch/policy"
 	"muster/rendezvous"
 )
 
@@ -73,4 +77,28 @@ func TestSignalWhileNobodyRuns(t *testing.T) {
 	_ = c.nodes[0].cmd.Process.Signal(syscall.SIGUSR2) // behind the first
 	c.ends(0)
 	c.nodes[0].wantLog(t, `"level":"debug"`, "signal not forwarded", "SIGUSR1")
+}
+
+// TestSignalToAllNodes: a signal that has gone to all nodes ends the job, another one this node's part; a node that hears
+// of it from another one first ends by the same signal.
+func TestSignalToAllNodes(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(&SignalError{Signal: syscall.SIGINT})
+	heard := policy.DecisionOf(rendezvous.Verdict{Kind: rendezvous.Fail, Reason: string(job.ReasonStopped), Rank: -1, Status: 130})
+	for _, whole := range []bool{false, true} {
+		p := &plan.Plan{Job: job.Job{Stop: job.StopRules{Handled: []syscall.Signal{syscall.SIGINT}}}}
+		a := &Agent{Plan: p, WholeJob: func() bool { return whole }}
+		if e := a.stopEvent(ctx, policy.StopRequested); e.Everywhere != whole || e.Status != 130 {
+			t.Errorf("to all nodes: %v, event: %+v", whole, e)
+		}
+		if s := a.stopSignal(t.Context(), heard); s != syscall.SIGINT {
+			t.Errorf("who hears of it ends by %v", s)
+		}
+		heard := heard
+		heard.Status = 137
+		if s := a.stopSignal(t.Context(), heard); s != syscall.SIGTERM { // no job ends by SIGKILL
+			t.Errorf("who hears of a signal that is not handled ends by %v", s)
+		}
+	}
 }

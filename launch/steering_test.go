@@ -111,7 +111,7 @@ func TestStopOfTheBoard(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-ctx.Done()
-	if e := stopEvent(ctx, 0); !e.Everywhere || e.Text != `somebody\x1b[2J asked` {
+	if e := (&Agent{}).stopEvent(ctx, 0); !e.Everywhere || e.Text != `somebody\x1b[2J asked` || e.Status != 143 {
 		t.Errorf("%+v", e)
 	}
 	if late := b.Until(t.Context()); late.Err() == nil {

@@ -89,7 +89,7 @@ func (a *Agent) watch(ctx context.Context, g *WorkerGroup) (policy.Decision, err
 		case v, ok := <-m.verdicts:
 			d, heard = a.hear(ctx, v, ok), true
 		case <-ctx.Done():
-			d = a.policy.Step(stopEvent(ctx, policy.StopRequested))
+			d = a.policy.Step(a.stopEvent(ctx, policy.StopRequested))
 		case asked := <-a.Steering.restarts:
 			d = a.answerRestart(asked, linger != nil)
 		case <-a.Steering.pausing:

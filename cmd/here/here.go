@@ -45,6 +45,8 @@ type Here struct {
 	RemoveOnDeath         []string // what goes when this program is killed
 	// Events takes this node's events for the file of its launcher, nil where that has none.
 	Events func(line []byte)
+	// WholeJob reports whether a signal that ends this node's part was sent to all nodes by who has started them.
+	WholeJob func() bool
 }
 
 var _ node.Here = (*Here)(nil)
@@ -90,6 +92,7 @@ func (h *Here) Simulated() bool { return h.Getenv(hosts.SimulatedVariable) != ""
 // a file of it.
 func (h *Here) JoinSimulation(j *job.Job) {
 	hosts.MarkNode(j, h.HostOf(j))
+	h.WholeJob = hosts.SimulationStops()
 	if j.See.EventsFile != "" {
 		h.Events = hosts.SimulatedEvents()
 	}
@@ -117,7 +120,7 @@ func (h *Here) Meeting(plan *plan.Plan, log zerolog.Logger) place.Config {
 func (h *Here) Agent(plan *plan.Plan, at place.Reach, in *launch.Interrupts, log zerolog.Logger) *launch.Agent {
 	return &launch.Agent{
 		LogTo: h.Console.LogTo, LogJSON: h.Console.LogsJSON(), Stdin: h.Stdin, Stdout: h.Stdout, Stderr: h.Stderr,
-		StopTold: h.Name != "", Guardian: Guardian(), RemoveOnDeath: h.RemoveOnDeath,
+		StopTold: h.Name != "", WholeJob: h.WholeJob, Guardian: Guardian(), RemoveOnDeath: h.RemoveOnDeath,
 		OpenCheckpoints: checkpointService(plan, at, h.MemoryDir(), log),
 		Salvager:        []string{"/proc/self/exe", SalvageArg, cmp.Or(h.Console.Format, logtext.Auto)},
 		Notices:         h.notices(plan.Job.Checkpoint, in),

@@ -28,6 +28,7 @@ func (a *app) agent(ctx context.Context) error {
 		Here: func(s hosts.Surroundings) node.Here {
 			h := newApp(s.Environ, s.Stdin, s.Stdout, s.Stderr).here
 			h.Name, h.Token, h.LogsGo, h.Events, h.Console.Node, h.Console.Format = s.Name, s.Token, s.LogsGo, s.Events, s.Name, s.LogFormat
+			h.WholeJob = s.WholeJob
 			return h
 		},
 	})

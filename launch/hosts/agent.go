@@ -7,8 +7,10 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -59,6 +61,8 @@ type Surroundings struct {
 	LogFormat string
 	// Events takes the node's events for the launcher's file, nil where that has none.
 	Events func(line []byte)
+	// WholeJob reports whether the launcher has told all agents to end.
+	WholeJob func() bool
 	// LogsGo says where the launcher takes the workers' log files, empty where they stay.
 	LogsGo string
 }
@@ -169,6 +173,8 @@ type remoteNode struct {
 	report string
 	left   bool // the job goes on without it
 	over   bool // the job has ended for all nodes
+	// wholeJob says that the launcher has told all agents to end.
+	wholeJob atomic.Bool
 }
 
 // run is the node from its order to its end.
@@ -202,6 +208,9 @@ func (n *remoteNode) run(ctx context.Context) error {
 		for {
 			select {
 			case s := <-n.link.Signals():
+				if slices.Contains(j.Stop.Handled, s) {
+					n.wholeJob.Store(true) // the launcher tells all
+				}
 				in.Deliver(s, over)
 			case <-n.link.Lost():
 				stop(fmt.Errorf("%w", n.link.Why()))
@@ -315,7 +324,7 @@ func (n *remoteNode) ready(ctx context.Context, here node.Here, log zerolog.Logg
 // goes to the launcher. The returned function waits until the launcher has it.
 func (n *remoteNode) here(environ []string) (node.Here, func(), error) {
 	n.order.Job.Environ = environ
-	a := Surroundings{Environ: environ, LogFormat: n.order.LogFormat, Token: n.order.Token, Name: n.order.Name}
+	a := Surroundings{Environ: environ, LogFormat: n.order.LogFormat, Token: n.order.Token, Name: n.order.Name, WholeJob: n.wholeJob.Load}
 	if n.order.Collect {
 		a.LogsGo = "in the launcher's --collect-logs directory"
 	}

@@ -87,10 +87,16 @@ func Simulate(ctx context.Context, c SimulationConfig) (err error) {
 		return err
 	}
 	environ = append(environ, marker)
+	stops, stop, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("cannot open a pipe for the simulated nodes: %w", err)
+	}
+	defer func() { _, _ = stop.Close(), stops.Close() }()
 	log.Warn().Int("nodes", c.Nodes).Str("spec",
 		asked.Fake).Msg("all nodes of this job and their accelerators are simulated on this machine: accelerator=fake")
 	s := simulation{
 		config: c, tree: tree, view: view, log: c.Console.NodesLog(c.Nodes), ends: make(chan *simulatedNode, 1024),
+		stops: stops, stop: stop,
 		told:   simulatedStatus{began: time.Now().UTC().Round(time.Millisecond)},
 		places: rundir.FindPlaces(variable(c.Environ, "XDG_RUNTIME_DIR"), os.TempDir()),
 	}
@@ -240,12 +246,14 @@ type simulation struct {
 	log     io.Writer     // takes the nodes' logs
 	places  rundir.Places // for all run directories
 	environ func(i int) []string
-	ends    chan *simulatedNode // each that has ended
-	wg      sync.WaitGroup      // those who show their output, and their end behind it
-	mu      sync.Mutex          // held while a line is shown
-	tooFew  bool                // fewer nodes were left than a round needs
-	why     []int               // the statuses of which a node has said why the job ended so
-	told    simulatedStatus
+	// stops is what each node has at stopsFD; stop is its other end, closed before all of them are told to end.
+	stops, stop *os.File
+	ends        chan *simulatedNode // each that has ended
+	wg          sync.WaitGroup      // those who show their output, and their end behind it
+	mu          sync.Mutex          // held while a line is shown
+	tooFew      bool                // fewer nodes were left than a round needs
+	why         []int               // the statuses of which a node has said why the job ended so
+	told        simulatedStatus
 
 	nodesMu sync.Mutex
 	nodes   []*simulatedNode // all that were started, also those that another one of their index has followed
@@ -320,8 +328,8 @@ func (s *simulation) startLocked(i int) (err error) {
 	}
 	n := &simulatedNode{index: i}
 	n.Process, err = s.tree.Start(proc.Spec{
-		Path: "/proc/self/exe", Args: s.config.Argv, Env: s.environ(i), Files: append([]*os.File{s.config.Stdin}, pipes.Theirs...),
-		Label: SimulatedName(i),
+		Path: "/proc/self/exe", Args: s.config.Argv, Env: s.environ(i), Label: SimulatedName(i),
+		Files: slices.Concat([]*os.File{s.config.Stdin}, pipes.Theirs[:2], []*os.File{s.stops}, pipes.Theirs[2:]),
 	})
 	pipes.Settle(err)
 	if err != nil {
@@ -347,8 +355,22 @@ func (s *simulation) startLocked(i int) (err error) {
 	return nil
 }
 
-// eventsFD is where a simulated node writes its events, if who simulates it keeps a file of them.
-const eventsFD = 3
+// What a simulated node has beside the standard streams: a pipe whose other end is closed when the whole job is to end,
+// and where it writes its events, if who simulates it keeps a file of them.
+const (
+	stopsFD  = 3
+	eventsFD = 4
+)
+
+// SimulationStops returns what reports for a simulated node whether the signal that ends it has gone to all nodes.
+func SimulationStops() func() bool {
+	unix.CloseOnExec(stopsFD) // no worker has it
+	return func() bool {
+		at := []unix.PollFd{{Fd: stopsFD}}
+		_, err := unix.Poll(at, 0)
+		return err == nil && at[0].Revents&unix.POLLHUP != 0
+	}
+}
 
 // SimulatedEvents returns what takes the events of a simulated node whose job has a file for them.
 func SimulatedEvents() func(line []byte) {

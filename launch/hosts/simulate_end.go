@@ -31,6 +31,7 @@ func (s *simulation) follow(ctx context.Context, in *launch.Interrupts) {
 				s.tooFew = true
 				s.config.Log.Error().Int("nodes", left).Int("needed",
 					s.config.Job.Nodes.Min).Msg("too few simulated nodes are left for a round, and nobody can join: the job ends")
+				_ = s.stop.Close() // nobody can be told anything else by it
 				tell(syscall.SIGTERM)
 			}
 		case <-stopped:
@@ -38,6 +39,7 @@ func (s *simulation) follow(ctx context.Context, in *launch.Interrupts) {
 			if by, ok := errors.AsType[*launch.SignalError](context.Cause(ctx)); ok {
 				signal = by.Signal
 			}
+			_ = s.stop.Close()
 			tell(signal)
 		case <-hurry:
 			hurry = nil

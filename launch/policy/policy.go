@@ -2,10 +2,8 @@ package policy
 
 import (
 	"slices"
-	"syscall"
 	"time"
 
-	"muster/internal/errhint"
 	"muster/launch/job"
 	"muster/rendezvous"
 )
@@ -30,7 +28,8 @@ const (
 type Event struct {
 	Kind EventKind
 	At   time.Time
-	// Rank and Status belong to WorkerExited: the global rank, and 0 to 255 with 128+n for signal n.
+	// Rank and Status belong to WorkerExited: the global rank, and 0 to 255 with 128+n for signal n. The latter is also
+	// that with which a job ends that is to end Everywhere.
 	Rank, Status int
 	// Stopped says of a WorkerExited that muster had already signalled this worker: whatever its status is, it means
 	// nothing.
@@ -166,7 +165,7 @@ func (p *Policy) Step(e Event) Decision {
 func stopped(e Event) Decision {
 	d := Decision{Verdict: StopForNow, Reason: job.ReasonStopped, Rank: -1}
 	if e.Everywhere {
-		d.Verdict, d.Text, d.Status = Fail, e.Text, errhint.FromSignal(int(syscall.SIGTERM))
+		d.Verdict, d.Text, d.Status = Fail, e.Text, e.Status
 	}
 	return d
 }

@@ -541,13 +541,13 @@ func TestStopEverywhere(t *testing.T) {
 		want   Verdict
 	}{
 		"a signal":   {nil, Event{Kind: StopRequested}, StopForNow},
-		"asked":      {nil, Event{Kind: StopRequested, Everywhere: true, Text: "somebody"}, Fail},
-		"not agreed": {nil, Event{Kind: NotAgreed, Everywhere: true, Text: "somebody"}, Fail},
+		"asked":      {nil, Event{Kind: StopRequested, Everywhere: true, Text: "somebody", Status: 143}, Fail},
+		"not agreed": {nil, Event{Kind: NotAgreed, Everywhere: true, Text: "somebody", Status: 143}, Fail},
 		"lingering":  {[]Event{{Kind: WorkerExited, Rank: 0}}, Event{Kind: StopRequested, Everywhere: true}, Succeed},
 		"decided":    {[]Event{{Kind: WorkerExited, Rank: 0, Status: 3}}, Event{Kind: StopRequested, Everywhere: true}, CarryOn},
 		"asked, paused": {
 			[]Event{{Kind: VerdictHeard, Said: rendezvous.Verdict{Kind: rendezvous.Restart, Rank: -1}}},
-			Event{Kind: StopRequested, Everywhere: true},
+			Event{Kind: StopRequested, Everywhere: true, Status: 143},
 			Fail,
 		},
 	} {

@@ -120,6 +120,32 @@ func TestAllSimulatedNodesLost(t *testing.T) {
 	drive.Run(t, env, "status", "lost").Expect(t, 0, "Failed, NodesNotMet", "no simulated node is left")
 }
 
+// TestStopLosesNoNode: no node of a job that its launcher was asked to stop takes another one's end for a loss.
+func TestStopLosesNoNode(t *testing.T) {
+	for name, of := range map[string][]string{
+		"hosts":     {"--hosts", "localhost,127.0.0.1,127.0.0.2,127.0.0.3"},
+		"simulated": {"--simulate-nodes", "4"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			env := append(drive.Apart(dir), "MUSTER_FAKE="+filepath.Join("..", "..", "examples", "cluster.yaml"))
+			args := append(append([]string{"run", "--run-id", "stopped"}, of...), "-n", "1", "--max-restarts", "9", "--")
+			j := drive.Start(t, env, append(args, "sh", "-c", drive.UntilStopped)...)
+			drive.UntilNodes(t, dir, 4)
+			drive.Run(t, env, "stop").Expect(t, 0, "is being stopped")
+			j.End().Expect(t, 143)
+			got := drive.Run(t, env, "events", "stopped")
+			got.Expect(t, 0, "stop was asked for by", "exit status 143: StopRequested")
+			for _, no := range []string{"node lost", "NodeStopped", "Restarting"} {
+				if strings.Contains(got.Stdout, no) {
+					t.Errorf("%q is told of a job that was stopped:\n%s", no, got.Stdout)
+				}
+			}
+		})
+	}
+}
+
 // TestScaleLauncher scales jobs down and up, and has a node of each be lost, by the muster that has started all nodes.
 func TestScaleLauncher(t *testing.T) {
 	for name, c := range map[string]struct {
