@@ -137,14 +137,14 @@ func (s *Steering) changedNodes(v rendezvous.Verdict) {
 // otherNodes says which nodes have come or gone between two rounds, as far as the end of the first has not: before is nil
 // for a node that was in none.
 func (s *Steering) otherNodes(before *meeting, r rendezvous.Round) {
-	tell := func(kind control.EventType, reason, message string) {
+	tell := func(kind control.EventType, reason, node, message string) {
 		s.happened(kind, func(e *control.Event) {
-			e.Generation, e.RestartCount, e.Reason, e.Message = r.Number, r.Restarts, job.Reason(reason), message
+			e.Generation, e.RestartCount, e.Subject, e.Reason, e.Message = r.Number, r.Restarts, node, job.Reason(reason), message
 		})
 	}
 	if before == nil {
 		if r.Number > 0 {
-			tell(control.NodeJoined, "", "this node has joined the job, which ran without it")
+			tell(control.NodeJoined, "", "", "this node has joined the job, which ran without it")
 		}
 		return
 	}
@@ -158,9 +158,16 @@ func (s *Steering) otherNodes(before *meeting, r rendezvous.Round) {
 	}
 	switch reason := before.verdict.Reason; {
 	case more > 0 && kind != control.NodeJoined:
-		tell(control.NodeJoined, reason, wording.Plural(more, "node")+" joined: "+wording.Plural(r.GroupWorldSize, "node")+" take part now")
+		tell(control.NodeJoined, reason, "",
+			wording.Plural(more, "node")+" joined: "+wording.Plural(r.GroupWorldSize, "node")+" take part now")
 	case more < 0 && (reason == "StoreLost" || reason == "HostStopped" || reason == "CoordinatorAnew"):
-		tell(control.NodeLost, reason, wording.Plural(-more, "node")+" did not come back: "+before.verdict.Message)
+		who := wording.Plural(-more, "node") + " did not come back"
+		if r.HostLost != "" && more == -1 {
+			who = "it did not come back"
+		} else if r.HostLost != "" {
+			who += ", " + r.HostLost + " among them"
+		}
+		tell(control.NodeLost, reason, r.HostLost, who+": "+before.verdict.Message)
 	}
 }
 

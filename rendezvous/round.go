@@ -35,6 +35,9 @@ type Round struct {
 	// HostRank is the group rank of the node that serves the store of the agents, LeadRank that of the coordinator; -1
 	// where none of them does.
 	HostRank, LeadRank int
+	// HostLost is the host name of the node that served that store in the round before, where it takes no part any more
+	// and has not said that it leaves; else empty.
+	HostLost string
 	// LossNotice is how long it takes at most until the handler says that a node was lost; 0 where there is no other.
 	LossNotice time.Duration
 	// Exchange is what the agents of this round tell each other.

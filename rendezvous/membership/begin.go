@@ -73,12 +73,15 @@ func (c *coordinator) assign(ctx context.Context, id roundID, joiners []joiner, 
 	answers, lostOf := make([]record, len(joiners)), c.roster.lostOf.String()
 	agents, heard := make([]string, len(joiners)), make([]int64, len(joiners))
 	lead, hostRank := noRank, noRank
+	var leadNode, hostNode nodeID
+	takes := map[string]bool{}
 	for i, s := range joiners {
+		takes[s.rec.Agent] = true
 		if s.rec.Agent == c.self {
-			lead = places[i].Rank
+			lead, leadNode = places[i].Rank, nodeID{s.rec.Node, s.rec.Addr}
 		}
 		if s.rec.Agent == c.hosted {
-			hostRank = places[i].Rank
+			hostRank, hostNode = places[i].Rank, nodeID{s.rec.Node, s.rec.Addr}
 		}
 	}
 	for i, s := range joiners {
@@ -89,7 +92,9 @@ func (c *coordinator) assign(ctx context.Context, id roundID, joiners []joiner, 
 		a.Min, a.Max = c.cfg.Min, c.cfg.Max
 		a.Restarts, a.Replacements, a.LostOf = c.roster.restarts, c.roster.replacements, lostOf
 		a.Orders = c.roster.orders
-		a.LeadRank, a.HostRank = lead, hostRank
+		a.LeadRank, a.HostRank, a.LeadNode, a.HostNode = lead, hostRank, leadNode, hostNode
+		_, waits := c.roster.tickets[s.rec.Host]
+		a.HostLost = s.rec.Host != "" && !takes[s.rec.Host] && !waits
 		agents[i] = s.rec.Agent
 		if p := c.pulses[s.rec.Agent]; p != nil {
 			a.Heard, heard[i] = p.heard, p.heard

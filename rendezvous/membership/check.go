@@ -210,7 +210,8 @@ func (a *assignment) check() error {
 		!within(a.AgentRank, 0, a.Agents-1) || !within(a.Workers, 1, a.World) || !within(a.Restarts, 0, maxRounds) ||
 		!within(a.Replacements, 0, maxRounds) || !within(a.Min, 1, maxNodes) || !within(a.Max, a.Min, maxNodes) || !isNonce(a.Job) ||
 		a.Heard < 0 || !isNonce(a.Nonce) || a.Host != "" && !isNonce(a.Host) || len(a.Exit) > maxExit ||
-		badLosses(a.LostOf) || !within(a.LeadRank, noRank, a.Size-1) || !within(a.HostRank, noRank, a.Size-1) {
+		badLosses(a.LostOf) || !within(a.LeadRank, noRank, a.Size-1) || !within(a.HostRank, noRank, a.Size-1) ||
+		a.LeadNode.tooLong() || a.HostNode.tooLong() {
 		return fmt.Errorf("cannot use the place that the coordinator gave: %+v", *a)
 	}
 	for _, key := range a.Exit {
@@ -226,6 +227,8 @@ func (a *assignment) check() error {
 	}
 	return nil
 }
+
+func (n nodeID) tooLong() bool { return len(n.Host) > maxHost || len(n.Addr) > maxHost }
 
 // checkOrders refuses a count or a command that no agent of ours would write.
 func checkOrders(p rendezvous.Orders) error {

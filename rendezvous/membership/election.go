@@ -53,7 +53,11 @@ func (h *Handler) elect(ctx context.Context, cause error) error {
 		}
 		return h.noQuorum(need, fmt.Errorf("%w; %s too few to decide who goes on", cause, counted(voters, "is", "are")))
 	}
-	v := h.lossOf("the node that hosts the store is lost", h.last, h.last.HostRank)
+	node := "the node that hosts the store"
+	if host := h.last.HostNode; host != (nodeID{}) {
+		node = "node " + host.String() + ", which hosts the store,"
+	}
+	v := h.lossOf(node+" is lost", h.last, h.last.HostRank)
 	if !h.hostLeft && v.Kind == rendezvous.Fail {
 		// The host may be started again, and would wait for us: it hears from us that the job has ended.
 		h.log.Warn().Str("reason", v.Message).Dur("wait_ms", 2*h.cfg.deadAfter()).

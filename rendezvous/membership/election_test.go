@@ -150,23 +150,26 @@ func TestHostDies(t *testing.T) {
 				}
 				for _, x := range []*agent{b, c} {
 					v := x.verdict()
-					if v.Kind != rendezvous.Reassemble || v.Reason != "StoreLost" || v.Grace == 0 {
+					if v.Kind != rendezvous.Reassemble || v.Reason != "StoreLost" || v.Grace == 0 ||
+						!strings.Contains(v.Message, "on node a ") {
 						t.Errorf("%s: %+v", x.name, v)
 					}
 				}
-				number, ranks := h.mustMeet(b, c)
+				for _, n := range meet(t.Context(), b, c) {
+					if n.err != nil || n.round.Number != 1 || n.round.GroupWorldSize != 2 || n.round.HostLost != "a" {
+						t.Errorf("%+v, %v", n.round, n.err)
+					}
+				}
 				if took := time.Since(died); took > 10*time.Second {
 					t.Errorf("new round after %v", took)
-				}
-				if number != 1 || ranks["b"] != 1 {
-					t.Logf("round %d, ranks %v", number, ranks)
 				}
 				if _, err := b.Propose(t.Context(), rendezvous.Verdict{Kind: rendezvous.Restart, Restarts: 1}); err != nil {
 					t.Fatal(err)
 				}
 				c.verdict()
-				if n := meet(t.Context(), b, c); n[0].err != nil || n[0].round.Restarts != 1 || n[0].round.Replacements != 1 {
-					t.Errorf("%+v, %v", n[0].round, n[0].err)
+				n := meet(t.Context(), b, c)[0]
+				if n.err != nil || n.round.Restarts != 1 || n.round.Replacements != 1 || n.round.HostLost != "" {
+					t.Errorf("%+v, %v", n.round, n.err)
 				}
 			})
 		})

@@ -285,7 +285,8 @@ func TestLostNode(t *testing.T) {
 				dead.die()
 				for _, x := range left {
 					v := x.verdict()
-					if v.Kind != rendezvous.Reassemble || v.Reason != "NodeLost" || v.Message == "" {
+					if v.Kind != rendezvous.Reassemble || v.Reason != "NodeLost" || v.Subject != dead.name ||
+						!strings.HasPrefix(v.Message, "node "+dead.name) {
 						t.Errorf("%s: %+v", x.name, v)
 					}
 				}

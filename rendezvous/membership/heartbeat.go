@@ -61,7 +61,7 @@ func (s *session) beat(ctx context.Context) {
 			s.lose(err)
 			return
 		case !time.Now().Before(until):
-			s.lose(fmt.Errorf("%s does not answer for %v", s.place, cfg.deadAfter()))
+			s.lose(fmt.Errorf("%s does not answer for %v", s.where(), cfg.deadAfter()))
 			return
 		case !time.Now().Before(round):
 			s.unanswered()

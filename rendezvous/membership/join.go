@@ -212,7 +212,9 @@ func (c *Config) prepare(p preparation) (port int, err error) {
 
 // enter begins a round: rank 0 opens the store for workers, the others wait for that.
 func (h *Handler) enter(ctx context.Context, a assignment, prepared bool) (rendezvous.Round, error) {
+	before := h.last.HostNode
 	h.host, h.last, h.ballot, h.hostLeft, h.job = a.Host, a, nil, false, a.Job
+	h.namePlace()
 	if a.Min != h.cfg.Min || a.Max != h.cfg.Max {
 		h.log.Warn().Int("min_nodes", a.Min).Int("max_nodes",
 			a.Max).Msg("this node was started with another --nnodes than the coordinator, whose one counts")
@@ -247,7 +249,19 @@ func (h *Handler) enter(ctx context.Context, a assignment, prepared bool) (rende
 	h.tellRank(a)
 	place := a.round(h.cfg.KeepAlive * time.Duration(h.cfg.Attempts))
 	place.Exchange = r
+	if a.HostLost {
+		place.HostLost = before.Host
+	}
 	return place, nil
+}
+
+// namePlace says for people which node serves the store: where that node is lost, the store's address does not tell
+// which one it is.
+func (h *Handler) namePlace() {
+	if a := &h.last; a.HostNode != (nodeID{}) && a.Host != h.id && h.cfg.At != "" {
+		h.cfg.Place = "the store at " + shown(h.cfg.At) + " on node " + a.HostNode.String()
+		h.session.serves(h.cfg.Place)
+	}
 }
 
 // round is the assignment as the agent sees it.

@@ -67,6 +67,14 @@ func (r joinRecord) anew() joinRecord {
 // String names the node for people.
 func (r joinRecord) String() string { return nodeName(r.Node, r.Addr) }
 
+// nodeID is a joinRecord's Node and Addr, the zero value where it is not known whose.
+type nodeID struct {
+	Host string `json:"h"`
+	Addr string `json:"d"`
+}
+
+func (n nodeID) String() string { return nodeName(n.Host, n.Addr) }
+
 // nodeName names a node for people, by its host name and the address by which others reach it. A host name that is an
 // address needs no second one: a rehearsal's nodes all have one.
 func nodeName(host, addr string) string {
@@ -148,6 +156,11 @@ type assignment struct {
 	// round.
 	LeadRank int `json:"lead_rank"`
 	HostRank int `json:"host_rank"`
+	// LeadNode and HostNode are who has these ranks, HostLost says that the agent which served the store of the round
+	// before takes no part any more.
+	LeadNode nodeID `json:"lead_node,omitzero"`
+	HostNode nodeID `json:"host_node,omitzero"`
+	HostLost bool   `json:"host_lost,omitempty"`
 	// Agents is how many of the round's agents are ours, Workers how many workers they have, and AgentRank the index of
 	// this agent among them, which is not its rank where agents of torchrun take part.
 	Agents    int `json:"company"`

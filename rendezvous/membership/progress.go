@@ -26,7 +26,7 @@ func (h *Handler) waitlist(ctx context.Context) (l waitlist, text string) {
 	case s == nil:
 		return l, "the store is out of reach"
 	case s.ctx.Err() != nil:
-		return l, s.place + " is out of reach"
+		return l, s.where() + " is out of reach"
 	}
 	s.mu.Lock()
 	term := s.mandate

@@ -272,7 +272,7 @@ func (r *round) await(ctx context.Context) (rendezvous.Verdict, bool) {
 		case errors.Is(r.s.strays(), errNoAnswer):
 			return r.lost(), true
 		case r.strayed.Err() != nil:
-			v := r.lossBy(r.s.strays(), "the node of the coordinator is not heard of")
+			v := r.lossBy(r.s.strays(), "is not heard of")
 			offering, cancel := context.WithTimeout(ctx, r.h.cfg.fence()/2)
 			counts, err := r.offer(offering, v)
 			cancel()
@@ -282,7 +282,7 @@ func (r *round) await(ctx context.Context) (rendezvous.Verdict, bool) {
 			return v, true
 		case leadership.Err() != nil:
 			// Whoever follows as coordinator may say it, too: the first one counts.
-			v := r.lossBy(context.Cause(leadership), "the node of the coordinator is lost") //nolint:contextcheck // only its cause
+			v := r.lossBy(context.Cause(leadership), "is lost") //nolint:contextcheck // only its cause
 			if v, err := r.offer(ctx, v); err == nil {
 				return v, true
 			}
@@ -295,20 +295,25 @@ func (r *round) await(ctx context.Context) (rendezvous.Verdict, bool) {
 }
 
 // lossBy is the verdict on the round where the coordinator is not heard of, or does not hear this node: that is no lost
-// node where cause says so. Whoever has the leadership then may not wait for us.
-func (r *round) lossBy(cause error, message string) rendezvous.Verdict {
+// node where cause says so. Whoever has the leadership then may not wait for us. lost is what has become of its node.
+func (r *round) lossBy(cause error, lost string) rendezvous.Verdict {
 	v := rendezvous.Verdict{Kind: rendezvous.Reassemble, Rank: -1, Node: r.h.cfg.Node, Grace: r.h.cfg.fence()}
+	node := "the node of the coordinator"
+	if lead := r.a.LeadNode; lead != (nodeID{}) {
+		node = "node " + lead.String() + ", which coordinates,"
+	}
 	switch {
 	case errors.Is(cause, errUnheard):
 		v.Reason, v.Message = reasonUnheard, "the coordinator hears nothing of node "+r.h.cfg.Node+", which hears the coordinator"
 	case errors.Is(cause, errLeft):
-		v.Reason, v.Message = reasonNodeLost, "the node of the coordinator has left"
+		v.Reason, v.Message, v.Subject = reasonNodeLost, node+" has left", r.a.LeadNode.Host
 	case errors.Is(cause, errAnew):
 		v.Reason, v.Message = reasonAnew, errAnew.Error()
 	case errors.Is(cause, errGarbled):
 		v.Reason, v.Message = reasonBeatsGarbled, errGarbled.Error()+"; "+foreignHint
 	default:
-		return r.h.lossOf(message, r.a, r.a.LeadRank)
+		v = r.h.lossOf(node+" "+lost, r.a, r.a.LeadRank)
+		v.Subject = r.a.LeadNode.Host
 	}
 	return v
 }
@@ -366,7 +371,7 @@ func (r *round) lost() rendezvous.Verdict {
 	if r.hasPassed() {
 		return succeeded()
 	}
-	v := rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: reasonStoreLost, Rank: -1, Message: r.s.place + " does not answer"}
+	v := rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: reasonStoreLost, Rank: -1, Message: r.s.where() + " does not answer"}
 	if cause := context.Cause(r.s.ctx); cause != nil {
 		v.Message = cause.Error()
 	}

@@ -16,7 +16,6 @@ import (
 type session struct {
 	h     *Handler
 	conn  *records
-	place string // where that is, for people
 	ctx   context.Context
 	end   context.CancelCauseFunc
 	hush  context.CancelFunc
@@ -24,6 +23,7 @@ type session struct {
 	beats sync.WaitGroup
 
 	mu          sync.Mutex
+	place       string  // where the store is, for people
 	mandate     mandate // that of the coordinator
 	leader      string  // agent id of the coordinator
 	runs        bool    // the coordinator has said that a round runs
@@ -281,9 +281,22 @@ func newSession(h *Handler) *session {
 func (s *session) lose(why error) {
 	if errors.Is(why, rendezvous.ErrStoreClosed) {
 		s.h.log.Debug().Err(why).Msg("store lost")
-		why = &goneError{s.place, why}
+		why = &goneError{s.where(), why}
 	}
 	s.end(&lostError{why: why})
+}
+
+// where is where the store is, for people.
+func (s *session) where() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.place
+}
+
+func (s *session) serves(place string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.place = place
 }
 
 // goneError says of a store what whoever asked it something need not be named for.

@@ -3,6 +3,7 @@ package steer
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -37,6 +38,10 @@ func TestHistoryOutlivesTheCoordinator(t *testing.T) {
 	}
 	drive.Beside(t, agents[2].RuntimeDir, "resume").Expect(t, 0)
 	before := drive.UntilNodes(t, agents[1].RuntimeDir, 3)
+	hostname, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
 	m.Kill(agents[0])
 	for i, j := range agents[1:] {
 		testutil.Eventually(t, time.Minute, "the others go on", func() bool {
@@ -46,7 +51,10 @@ func TestHistoryOutlivesTheCoordinator(t *testing.T) {
 		got := drive.Beside(t, j.RuntimeDir, "events")
 		got.Expect(t, 0, " Restarting, round 0, 1 restart: WorkerFailed", " Paused, round ", " Resuming, round ",
 			" Running, round "+fmt.Sprint(before)+", 1 restart", "rendezvous completed",
-			"node lost: 1 node did not come back: the store at ")
+			"node lost "+hostname+": it did not come back: the store at ", "on node "+hostname+" (127.0.0.1)")
+		if want := "on node " + hostname + " (127.0.0.1) has closed the connection"; !strings.Contains(j.Err.String(), want) {
+			t.Errorf("an agent that goes on has not said %q:\n%s", want, j.Err.String())
+		}
 		if i == 0 && !strings.Contains(got.Stdout, "pause was asked for by user") {
 			t.Errorf("%s", got.Stdout)
 		}
