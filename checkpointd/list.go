@@ -2,6 +2,7 @@ package checkpointd
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -15,7 +16,10 @@ import (
 
 // List returns the steps in a directory of checkpoints: that of the trackers first, then from the newest to the oldest,
 // then what is there with a problem and has no number. Errors are about the directory; those of a step are its Problem.
-func List(dir string) ([]Step, error) {
+func List(dir string) ([]Step, error) { return list(context.Background(), dir) }
+
+// list is List until ctx ends: of a step of many files that were not looked at by then, the cause is its Problem.
+func list(ctx context.Context, dir string) ([]Step, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
@@ -25,11 +29,11 @@ func List(dir string) ([]Step, error) {
 		return nil, fmt.Errorf("cannot list checkpoints: %w", err)
 	}
 	defer func() { _ = t.Close() }()
-	steps, plain, err := listDirs(t, dir)
+	steps, plain, err := listDirs(ctx, t, dir)
 	if err != nil {
 		return nil, fmt.Errorf("cannot list checkpoints: %w", err)
 	}
-	own, err := listOwn(t, dir)
+	own, err := listOwn(ctx, t, dir)
 	if err != nil {
 		return nil, fmt.Errorf("cannot list checkpoints: %w", err)
 	}
@@ -82,7 +86,7 @@ func problemAt(dir, name string, step int64, err error) Step {
 }
 
 // listDirs returns the steps that have a directory, and the numbers of those directories that may be another program's.
-func listDirs(t *beneath.Tree, dir string) (steps []Step, plain []int64, err error) {
+func listDirs(ctx context.Context, t *beneath.Tree, dir string) (steps []Step, plain []int64, err error) {
 	entries, err := t.Names(".")
 	if err != nil {
 		return nil, nil, err
@@ -96,7 +100,7 @@ func listDirs(t *beneath.Tree, dir string) (steps []Step, plain []int64, err err
 		if !numbered {
 			n = -1
 		}
-		s, err := readStep(t, dir, filepath.Join(e.Name(), manifestName))
+		s, err := readStep(ctx, t, dir, filepath.Join(e.Name(), manifestName))
 		if err == nil && s.stepDir() != e.Name() {
 			err = fmt.Errorf("its manifest is of %s", s.stepDir())
 		}
@@ -118,7 +122,7 @@ func listDirs(t *beneath.Tree, dir string) (steps []Step, plain []int64, err err
 }
 
 // listOwn returns the steps whose files have paths of their own: their manifests are in ownDir.
-func listOwn(t *beneath.Tree, dir string) (steps []Step, err error) {
+func listOwn(ctx context.Context, t *beneath.Tree, dir string) (steps []Step, err error) {
 	entries, err := t.Names(ownDir)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
@@ -134,7 +138,7 @@ func listOwn(t *beneath.Tree, dir string) (steps []Step, err error) {
 		if !ok || err != nil || n < 0 {
 			continue
 		}
-		s, err := readStep(t, dir, filepath.Join(ownDir, e.Name()))
+		s, err := readStep(ctx, t, dir, filepath.Join(ownDir, e.Name()))
 		if err == nil && s.Step != n {
 			err = fmt.Errorf("its manifest is of step %d", s.Step)
 		}
@@ -155,12 +159,12 @@ func readManifest(t *beneath.Tree, path string) (m Manifest, err error) {
 }
 
 // readStep reads a manifest, and looks for the files.
-func readStep(t *beneath.Tree, dir, path string) (s Step, err error) {
+func readStep(ctx context.Context, t *beneath.Tree, dir, path string) (s Step, err error) {
 	s = Step{Dir: dir, ManifestPath: path}
 	if s.Manifest, err = readManifest(t, path); err != nil {
 		return s, err
 	}
-	s.Problem = s.check(t, dir)
+	s.Problem = s.check(ctx, t, dir)
 	return s, nil
 }
 

@@ -180,9 +180,12 @@ func (f *File) look(t *beneath.Tree, dir string, do func(t *beneath.Tree, name s
 	return in(at, func(t *beneath.Tree) error { return do(t, at.name) })
 }
 
-// check compares the files with what was written, as far as names and sizes tell.
-func (m *Manifest) check(t *beneath.Tree, dir string) error {
+// check compares the files with what was written, as far as names and sizes tell. ctx ends that.
+func (m *Manifest) check(ctx context.Context, t *beneath.Tree, dir string) error {
 	for i := range m.Files {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		f := &m.Files[i]
 		if err := f.look(t, dir, func(t *beneath.Tree, name string) error {
 			info, err := t.Regular(name)
@@ -319,7 +322,7 @@ func (s *Step) verify(ctx context.Context) error {
 		return s.Problem
 	}
 	return in(spot{dir: s.Dir}, func(t *beneath.Tree) error {
-		if err := s.check(t, s.Dir); err != nil || s.Foreign {
+		if err := s.check(ctx, t, s.Dir); err != nil || s.Foreign {
 			return err
 		}
 		for i := range s.Files {

@@ -401,6 +401,30 @@ func TestRoundEndsWhileReading(t *testing.T) {
 	}
 }
 
+// TestListEndsWithItsContext: a step of very many files on a slow disk does not hold up who needs to end. The list is
+// left where its context ends, and says so.
+func TestListEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := testCommitment(posix{}, dir, 1, 1, noPath).run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := rewriteAt(dir, "1", func(m *Manifest) {
+		m.Files = append(m.Files, File{Path: "1/gone", Size: 1, CRC32C: "00000000", Attempt: m.Attempt})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	ended := errors.New("the round is over")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(ended)
+	if steps, err := list(ctx, dir); err != nil || len(steps) != 1 || !errors.Is(steps[0].Problem, ended) {
+		t.Errorf("%+v, %v: want no look at its files", steps, err)
+	}
+	if steps, err := List(dir); err != nil || len(steps) != 1 || !errors.Is(steps[0].Problem, os.ErrNotExist) {
+		t.Errorf("%+v, %v: want the file that is not there", steps, err)
+	}
+}
+
 // slowDisk makes no file before open is closed.
 type slowDisk struct {
 	posix
