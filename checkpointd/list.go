@@ -2,7 +2,6 @@ package checkpointd
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -16,10 +15,11 @@ import (
 
 // List returns the steps in a directory of checkpoints: that of the trackers first, then from the newest to the oldest,
 // then what is there with a problem and has no number. Errors are about the directory; those of a step are its Problem.
-func List(dir string) ([]Step, error) { return list(context.Background(), dir) }
+func List(dir string) ([]Step, error) { return listUntil(func() error { return nil }, dir) }
 
-// list is List until ctx ends: of a step of many files that were not looked at by then, the cause is its Problem.
-func list(ctx context.Context, dir string) ([]Step, error) {
+// listUntil is List until ended returns an error: that is the Problem of a step whose files were not all looked at by
+// then.
+func listUntil(ended func() error, dir string) ([]Step, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
@@ -29,11 +29,11 @@ func list(ctx context.Context, dir string) ([]Step, error) {
 		return nil, fmt.Errorf("cannot list checkpoints: %w", err)
 	}
 	defer func() { _ = t.Close() }()
-	steps, plain, err := listDirs(ctx, t, dir)
+	steps, plain, err := listDirs(ended, t, dir)
 	if err != nil {
 		return nil, fmt.Errorf("cannot list checkpoints: %w", err)
 	}
-	own, err := listOwn(ctx, t, dir)
+	own, err := listOwn(ended, t, dir)
 	if err != nil {
 		return nil, fmt.Errorf("cannot list checkpoints: %w", err)
 	}
@@ -86,7 +86,7 @@ func problemAt(dir, name string, step int64, err error) Step {
 }
 
 // listDirs returns the steps that have a directory, and the numbers of those directories that may be another program's.
-func listDirs(ctx context.Context, t *beneath.Tree, dir string) (steps []Step, plain []int64, err error) {
+func listDirs(ended func() error, t *beneath.Tree, dir string) (steps []Step, plain []int64, err error) {
 	entries, err := t.Names(".")
 	if err != nil {
 		return nil, nil, err
@@ -100,7 +100,7 @@ func listDirs(ctx context.Context, t *beneath.Tree, dir string) (steps []Step, p
 		if !numbered {
 			n = -1
 		}
-		s, err := readStep(ctx, t, dir, filepath.Join(e.Name(), manifestName))
+		s, err := readStep(ended, t, dir, filepath.Join(e.Name(), manifestName))
 		if err == nil && s.stepDir() != e.Name() {
 			err = fmt.Errorf("its manifest is of %s", s.stepDir())
 		}
@@ -122,7 +122,7 @@ func listDirs(ctx context.Context, t *beneath.Tree, dir string) (steps []Step, p
 }
 
 // listOwn returns the steps whose files have paths of their own: their manifests are in ownDir.
-func listOwn(ctx context.Context, t *beneath.Tree, dir string) (steps []Step, err error) {
+func listOwn(ended func() error, t *beneath.Tree, dir string) (steps []Step, err error) {
 	entries, err := t.Names(ownDir)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
@@ -138,7 +138,7 @@ func listOwn(ctx context.Context, t *beneath.Tree, dir string) (steps []Step, er
 		if !ok || err != nil || n < 0 {
 			continue
 		}
-		s, err := readStep(ctx, t, dir, filepath.Join(ownDir, e.Name()))
+		s, err := readStep(ended, t, dir, filepath.Join(ownDir, e.Name()))
 		if err == nil && s.Step != n {
 			err = fmt.Errorf("its manifest is of step %d", s.Step)
 		}
@@ -159,12 +159,12 @@ func readManifest(t *beneath.Tree, path string) (m Manifest, err error) {
 }
 
 // readStep reads a manifest, and looks for the files.
-func readStep(ctx context.Context, t *beneath.Tree, dir, path string) (s Step, err error) {
+func readStep(ended func() error, t *beneath.Tree, dir, path string) (s Step, err error) {
 	s = Step{Dir: dir, ManifestPath: path}
 	if s.Manifest, err = readManifest(t, path); err != nil {
 		return s, err
 	}
-	s.Problem = s.check(ctx, t, dir)
+	s.Problem = s.check(ended, t, dir)
 	return s, nil
 }
 

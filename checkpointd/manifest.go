@@ -180,11 +180,11 @@ func (f *File) look(t *beneath.Tree, dir string, do func(t *beneath.Tree, name s
 	return in(at, func(t *beneath.Tree) error { return do(t, at.name) })
 }
 
-// check compares the files with what was written, as far as names and sizes tell. ctx ends that.
-func (m *Manifest) check(ctx context.Context, t *beneath.Tree, dir string) error {
+// check compares the files with what was written, as far as names and sizes tell, until ended returns an error.
+func (m *Manifest) check(ended func() error, t *beneath.Tree, dir string) error {
 	for i := range m.Files {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
+		if err := ended(); err != nil {
+			return err
 		}
 		f := &m.Files[i]
 		if err := f.look(t, dir, func(t *beneath.Tree, name string) error {
@@ -322,7 +322,7 @@ func (s *Step) verify(ctx context.Context) error {
 		return s.Problem
 	}
 	return in(spot{dir: s.Dir}, func(t *beneath.Tree) error {
-		if err := s.check(ctx, t, s.Dir); err != nil || s.Foreign {
+		if err := s.check(func() error { return context.Cause(ctx) }, t, s.Dir); err != nil || s.Foreign {
 			return err
 		}
 		for i := range s.Files {

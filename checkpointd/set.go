@@ -372,7 +372,7 @@ func (s *Step) divides(shards int, reshards bool) error {
 // chooseDisk returns the newest step on disk whose files of the shards are what was written, and notes about those that
 // were passed over.
 func chooseDisk(ctx context.Context, dir string) (_ *Step, notes []string) {
-	steps, err := list(ctx, dir)
+	steps, err := listUntil(func() error { return context.Cause(ctx) }, dir)
 	if err != nil {
 		if errors.Is(err, os.ErrNotExist) {
 			return nil, nil
