@@ -48,7 +48,9 @@ type Config struct {
 	Logs   *LogFiles
 	// Status takes the status file of a machine whenever that has changed, Process what becomes of processes that
 	// agents were asked to start one by one, Events the events of a node, as JSON; nil where nobody asks.
-	Status  func(machine int, data []byte)
+	Status func(machine int, data []byte)
+	// Lost hears of a machine whose agent has gone without a word; nil: nobody does.
+	Lost    func(machine int)
 	Events  func(node string, line []byte)
 	Process func(machine int, e ProcessEvent)
 	Log     zerolog.Logger

@@ -138,7 +138,7 @@ func (l *launcher) run(ctx context.Context) (err error) {
 			Log: console.NodesLog(len(machines)),
 		},
 		Logs: collectLogs(job.Hosts.CollectLogs, job.Hosts.CollectLimit, log), Log: log,
-		Status: func(machine int, data []byte) { l.told.take(machine, data) },
+		Status: func(machine int, data []byte) { l.told.take(machine, data) }, Lost: func(machine int) { l.told.lost(machine) },
 		Events: func(node string, line []byte) {
 			if e, ok := eventOf(line); ok {
 				e.Node = node

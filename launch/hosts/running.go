@@ -160,6 +160,9 @@ func (f *Fleet) endLocked() {
 
 // lost notes that an agent is gone without a result.
 func (f *Fleet) lost(n *fleetNode, why error) {
+	if f.Lost != nil {
+		f.Lost(n.index)
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n.session, n.err = nil, why

@@ -104,11 +104,22 @@ func (s *simulation) status(ctx context.Context) (report.Status, bool) {
 		if dir := find(); dir != "" {
 			if a, err := control.Dial(dir).Status(ctx, control.World); err == nil {
 				s.told.take(dir, a.Status)
-				return a.Status, true
+				return a.Status.Lost(s.lost), true
 			}
 		}
 	}
-	return s.told.known()
+	d, known := s.told.known()
+	return d.Lost(s.lost), known
+}
+
+// lost reports whether the muster of a node was killed, and none has taken its place.
+func (s *simulation) lost(node string) (is bool) {
+	for _, n := range s.started() {
+		if SimulatedName(n.index) == node {
+			is = !n.runs() && n.Exit().Signal != 0
+		}
+	}
+	return is
 }
 
 // watch follows the nodes to their end, and looks at the job meanwhile.

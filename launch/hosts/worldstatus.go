@@ -94,6 +94,21 @@ func (w *worldStatus) take(node int, data []byte) {
 		w.events.Moved("", d)
 		w.rounds.Take(&d, time.Now())
 	}
+	w.changedLocked(node)
+}
+
+// lost takes in that the muster of a node has gone without a word.
+func (w *worldStatus) lost(node int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.closed {
+		w.status.Lose(node)
+		w.changedLocked(node)
+	}
+}
+
+// changedLocked has the file written, unless what is new of a node is what changes all the time.
+func (w *worldStatus) changedLocked(node int) {
 	steady := w.status.Steady(node)
 	if bytes.Equal(steady, w.steady[node]) {
 		return // no file is written with each step

@@ -63,6 +63,33 @@ func (d *Status) Ended(o Outcome, at time.Time) Status {
 	return s.doc
 }
 
+// Lost is a status from which the musters of some nodes have gone without a word: nobody knows of their workers that ran.
+func (d *Status) Lost(node func(name string) bool) Status {
+	c := d.clone()
+	for i := range c.Tasks {
+		if t := &c.Tasks[i]; node(t.Node) && t.Phase.lives() {
+			t.Phase = PhaseUnknown
+		}
+	}
+	live := &c.Counts
+	for i := range c.Ranks {
+		r := &c.Ranks[i]
+		if !node(r.Node) || !r.Phase.lives() {
+			continue
+		}
+		of := &live.Running
+		if r.Phase == PhaseTerminating {
+			of = &live.Terminating
+		}
+		if *of > 0 { // they are as of the last change of phase
+			*of--
+			live.Unknown++
+		}
+		r.Phase, r.CPUSeconds, r.ResidentBytes, r.UsageTime, r.Devices, r.DevicesTime = PhaseUnknown, nil, nil, nil, nil, nil
+	}
+	return c
+}
+
 // lives reports whether a worker in this phase has not ended.
 func (p Phase) lives() bool {
 	return !slices.Contains([]Phase{PhaseSucceeded, PhaseFailed, PhaseTimeout, PhaseStopped, PhaseUnknown}, p)

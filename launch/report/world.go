@@ -63,6 +63,14 @@ func (w *WorldStatus) TakeStatus(node int, d Status) {
 	}
 }
 
+// Lose says that a node's muster has gone without a word. What it has said counts again once it says something.
+func (w *WorldStatus) Lose(node int) {
+	if d := w.docs[node]; d != nil {
+		lost := d.Lost(func(string) bool { return true })
+		w.docs[node] = &lost
+	}
+}
+
 // NodeOf is the node that runs a rank, by what it has said; false where none has said so.
 func (w *WorldStatus) NodeOf(rank int) (int, bool) {
 	for i, d := range w.docs {

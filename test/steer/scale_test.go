@@ -3,9 +3,13 @@ package steer
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"muster/internal/testutil"
 	"muster/launch/control"
@@ -169,11 +173,21 @@ func TestScaleLauncher(t *testing.T) {
 			drive.Beside(t, j.RuntimeDir, "scale", "3").Expect(t, 0, c.again)
 			drive.UntilNodes(t, j.RuntimeDir, 3)
 			drive.Beside(t, j.RuntimeDir, "kill-node", "7").Expect(t, 2, `the job has no node "7"`, "0 to 2")
-			before := drive.UntilNodes(t, j.RuntimeDir, 3)
+			before := drive.UntilRanks(t, j.RuntimeDir, 3)
+			ranks := slices.DeleteFunc(before.Ranks, func(r report.Rank) bool { return r.Node != c.lost && strconv.Itoa(r.Rank) != c.lost })
 			drive.Beside(t, j.RuntimeDir, "kill-node", c.lost).Expect(t, 0, "kills itself, as if its machine were lost")
 			testutil.Eventually(t, time.Minute, "the others go on", func() bool {
+				gone := map[int]bool{}
+				for _, r := range ranks {
+					gone[r.PID] = unix.Kill(r.PID, 0) != nil
+				}
 				a, _ := drive.StatusOf(t, j.RuntimeDir)
-				return a.Phase == report.PhaseRunning && a.Generation > before
+				for _, r := range a.Ranks {
+					if gone[r.PID] && r.Phase == report.PhaseRunning {
+						t.Errorf("round %d: rank %d is said to run, whose process %d is gone with its node", a.Generation, r.Rank, r.PID)
+					}
+				}
+				return a.Phase == report.PhaseRunning && a.Generation > before.Generation
 			})
 			drive.Beside(t, j.RuntimeDir, "stop").Expect(t, 0, "is being stopped")
 			j.End().Expect(t, 143)
