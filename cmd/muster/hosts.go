@@ -111,9 +111,10 @@ func checkJob(found []horovod.Host) (job.Job, error) {
 
 // simulate runs all nodes of a job on this machine.
 func (a *app) simulate(ctx context.Context, req dialect.Request, log zerolog.Logger) error {
-	return hosts.Simulate(ctx, hosts.SimulationConfig{
+	err := hosts.Simulate(ctx, hosts.SimulationConfig{
 		Job: req.Job, Nodes: req.SimulateNodes, Argv: a.argv, Environ: a.here.Environ, NodeVariable: here.FakeNodeVariable,
 		Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr, Console: a.console, Guardian: here.Guardian(),
 		RemoveOnDeath: a.here.RemoveOnDeath, Log: log,
 	})
+	return node.Compat(&req.Job, err, a.console.PrintError)
 }

@@ -170,7 +170,11 @@ func (s *simulation) over(ctx context.Context, err error) {
 	default:
 		o.Reason = job.ReasonWorkerFailed
 	}
-	s.told.end(s.lastWords(o), report.Status{
+	said := s.lastWords(o)
+	if s.config.Job.CompatExit && o.Status != errhint.OK && o.Status != errhint.Usage { // as node.Compat
+		o.Status = 1
+	}
+	s.told.end(said, report.Status{
 		Version: 1, RunID: simulatedID(s.config.Job), Name: s.config.Job.Command.Name, Nodes: s.config.Nodes,
 		Tasks: []report.Task{}, Conditions: []report.Condition{},
 	}, o)

@@ -188,11 +188,13 @@ func Run(ctx context.Context, agent *launch.Agent, here Here) (launch.Result, er
 }
 
 // Compat gives err the status 1 where the job is to fail as under the launchers that muster replaces; then err is
-// printed. Refused input keeps its status 2.
+// printed, unless it is a status alone. Refused input keeps its status 2.
 func Compat(j *job.Job, err error, printError func(error)) error {
-	if j.CompatExit && err != nil && errhint.CodeOf(err) != errhint.Usage {
-		printError(err)
-		return errhint.StatusError(1)
+	if !j.CompatExit || err == nil || errhint.CodeOf(err) == errhint.Usage {
+		return err
 	}
-	return err
+	if _, told := errors.AsType[errhint.StatusError](err); !told {
+		printError(err)
+	}
+	return errhint.StatusError(1)
 }

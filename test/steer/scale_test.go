@@ -111,17 +111,26 @@ func TestLossEndsJob(t *testing.T) {
 	j.End().Expect(t, 75)
 }
 
-// TestAllSimulatedNodesLost: a job whose nodes were killed one after the other says so, and that it may be tried again.
+// TestAllSimulatedNodesLost: a job whose nodes were killed one after the other says so, and that it may be tried again; with
+// --exit-code-compat it ends as it would under torchrun.
 func TestAllSimulatedNodesLost(t *testing.T) {
-	t.Parallel()
-	env := append(drive.Apart(t.TempDir()), "MUSTER_FAKE="+filepath.Join("..", "..", "examples", "cluster.yaml"), "AT="+t.TempDir())
-	// The worker of rank 0 kills its muster once that of rank 1 is gone, and the launcher has had time to see that.
-	drive.Run(t, env, "run", "--run-id", "lost", "--simulate-nodes", "2", "--nnodes", "1:2", "-n", "1", "--", "sh", "-c",
-		`if [ $RANK = 1 ]; then echo $PPID >$AT/new; mv $AT/new $AT/1; kill -9 $PPID; sleep 60; fi
-		until [ -e $AT/1 ]; do sleep 0.1; done
-		while kill -0 $(cat $AT/1) 2>/dev/null; do sleep 0.1; done
-		sleep 1; kill -9 $PPID; sleep 60`).Expect(t, 75, "muster: error: no simulated node is left", "muster: hint: start the job again")
-	drive.Run(t, env, "status", "lost").Expect(t, 0, "Failed, NodesNotMet", "no simulated node is left")
+	for _, status := range []int{75, 1} {
+		t.Run(strconv.Itoa(status), func(t *testing.T) {
+			t.Parallel()
+			env := append(drive.Apart(t.TempDir()), "MUSTER_FAKE="+filepath.Join("..", "..", "examples", "cluster.yaml"), "AT="+t.TempDir())
+			if status == 1 {
+				env = append(env, "MUSTER_EXIT_CODE_COMPAT=true")
+			}
+			// The worker of rank 0 kills its muster once that of rank 1 is gone, and the launcher has had time to see that.
+			drive.Run(t, env, "run", "--run-id", "lost", "--simulate-nodes", "2", "--nnodes", "1:2", "-n", "1", "--", "sh", "-c",
+				`if [ $RANK = 1 ]; then echo $PPID >$AT/new; mv $AT/new $AT/1; kill -9 $PPID; sleep 60; fi
+				until [ -e $AT/1 ]; do sleep 0.1; done
+				while kill -0 $(cat $AT/1) 2>/dev/null; do sleep 0.1; done
+				sleep 1; kill -9 $PPID; sleep 60`).Expect(t, status, "muster: error: no simulated node is left", "muster: hint: start the job again")
+			drive.Run(t, env, "status", "lost").Expect(t, 0, "Failed, NodesNotMet", "no simulated node is left")
+			drive.Run(t, env, "events", "lost").Expect(t, 0, "exit status "+strconv.Itoa(status)+": NodesNotMet")
+		})
+	}
 }
 
 // TestStopLosesNoNode: no node of a job that its launcher was asked to stop takes another one's end for a loss.
