@@ -172,9 +172,17 @@ func (a *Agent) Run(ctx context.Context) (res Result, err error) {
 		res, err = a.rounds(ctx)
 		res.LogDir = a.logs.RunDir()
 	}
-	if err != nil && a.status != nil {
+	switch {
+	case err == nil:
+	case a.status == nil:
+		a.Steering.Refused(err)
+	default:
 		a.beside.end()
-		o := report.OutcomeOf(err, job.ReasonInternal)
+		why := job.ReasonInternal
+		if a.meeting == nil && errhint.CodeOf(err) == errhint.Usage { // it has never begun
+			why = job.ReasonRefused
+		}
+		o := report.OutcomeOf(err, why)
 		if g := a.group; g != nil && g.finished && len(g.running()) == 0 {
 			o.Exits = g.exits()
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"muster/internal/errhint"
 	"muster/launch/accounting"
 	"muster/launch/control"
 	"muster/launch/job"
@@ -203,6 +204,16 @@ func meets(j *job.Job) string {
 		at = append(at, e.String())
 	}
 	return strings.Join(at, " ")
+}
+
+// Refused takes in that this node takes no part in the job because of err, where there is no status file that says so.
+func (s *Steering) Refused(err error) {
+	o := report.OutcomeOf(err, job.ReasonRefused)
+	if stopped, ok := errors.AsType[*SignalError](err); ok {
+		o.Status, o.Reason = errhint.FromSignal(int(stopped.Signal)), job.ReasonStopped
+	}
+	d := s.Status()
+	s.tell(d.Ended(o, moment(time.Now())))
 }
 
 // Close ends the answers and removes the run directory. A nil Steering is none.

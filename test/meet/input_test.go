@@ -73,6 +73,8 @@ func TestMeetNobody(t *testing.T) {
 			if took := regexp.MustCompile(`given up after (6|7|8|9|1\d)s`); !took.MatchString(got.Stderr) {
 				t.Errorf("the join timeout is 6s:\n%s", got.Stderr)
 			}
+			drive.Beside(t, j.RuntimeDir, "status", "x").Expect(t, 0, "Failed, NodesNotMet", c.endpoint)
+			drive.Beside(t, j.RuntimeDir, "ps", "-a").Expect(t, 0, "(status 75, ")
 		}
 	}
 	for name, test := range waiting {
@@ -129,6 +131,8 @@ func TestMeetStopped(t *testing.T) {
 				t.Errorf("it took %v to stop an agent without workers", took)
 			}
 			j.NothingLeft(j.RuntimeDir)
+			drive.Beside(t, j.RuntimeDir, "status", "x").Expect(t, 0, "Failed, StopRequested")
+			drive.Beside(t, j.RuntimeDir, "ps", "-a").Expect(t, 0, "(status 143, ")
 		}
 	}
 	for name, test := range waiting {

@@ -48,6 +48,9 @@ func TestMeetToken(t *testing.T) {
 			m.T = t
 			got := m.Ends(guest, c.status[1], c.words)
 			m.Ends(host, c.status[0])
+			if c.status[1] != 0 {
+				drive.Beside(t, guest.RuntimeDir, "status", "x").Expect(t, 0, "Failed, Refused")
+			}
 			for _, said := range []string{got.Stderr, host.Err.String()} {
 				if strings.Contains(said, "aaaaaaaa") || strings.Contains(said, "bbbbbbbb") || strings.Contains(said, "0123456789abcde") {
 					t.Errorf("a token was told:\n%s", said)
