@@ -104,7 +104,7 @@ func (s *simulation) status(ctx context.Context) (report.Status, bool) {
 		if dir := find(); dir != "" {
 			if a, err := control.Dial(dir).Status(ctx, control.World); err == nil {
 				s.told.take(dir, a.Status)
-				return a.Status.Lost(s.lost), true
+				return a.Lost(s.lost), true
 			}
 		}
 	}

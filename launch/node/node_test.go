@@ -162,7 +162,13 @@ func TestCompat(t *testing.T) {
 		err     error
 		want    int
 		printed int
-	}{{false, failed, errhint.CodeOf(failed), 0}, {true, failed, 1, 1}, {true, refused, errhint.Usage, 0}, {true, nil, errhint.OK, 0}, {true, errhint.StatusError(75), 1, 0}} {
+	}{
+		{false, failed, errhint.CodeOf(failed), 0},
+		{true, failed, 1, 1},
+		{true, refused, errhint.Usage, 0},
+		{true, nil, errhint.OK, 0},
+		{true, errhint.StatusError(75), 1, 0}, // about which all has been said
+	} {
 		h := &here{}
 		got := node.Compat(&job.Job{CompatExit: c.compat}, c.err, h.PrintError)
 		status := errhint.CodeOf(got)

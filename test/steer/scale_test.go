@@ -117,7 +117,7 @@ func TestAllSimulatedNodesLost(t *testing.T) {
 	for _, status := range []int{75, 1} {
 		t.Run(strconv.Itoa(status), func(t *testing.T) {
 			t.Parallel()
-			env := append(drive.Apart(t.TempDir()), "MUSTER_FAKE="+filepath.Join("..", "..", "examples", "cluster.yaml"), "AT="+t.TempDir())
+			env := append(drive.Apart(t.TempDir()), "AT="+t.TempDir(), "MUSTER_FAKE="+filepath.Join("..", "..", "examples", "cluster.yaml"))
 			if status == 1 {
 				env = append(env, "MUSTER_EXIT_CODE_COMPAT=true")
 			}
@@ -126,7 +126,8 @@ func TestAllSimulatedNodesLost(t *testing.T) {
 				`if [ $RANK = 1 ]; then echo $PPID >$AT/new; mv $AT/new $AT/1; kill -9 $PPID; sleep 60; fi
 				until [ -e $AT/1 ]; do sleep 0.1; done
 				while kill -0 $(cat $AT/1) 2>/dev/null; do sleep 0.1; done
-				sleep 1; kill -9 $PPID; sleep 60`).Expect(t, status, "muster: error: no simulated node is left", "muster: hint: start the job again")
+				sleep 1; kill -9 $PPID; sleep 60`).Expect(t, status,
+				"muster: error: no simulated node is left", "muster: hint: start the job again")
 			drive.Run(t, env, "status", "lost").Expect(t, 0, "Failed, NodesNotMet", "no simulated node is left")
 			drive.Run(t, env, "events", "lost").Expect(t, 0, "exit status "+strconv.Itoa(status)+": NodesNotMet")
 		})
