@@ -193,7 +193,11 @@ func (s *simulation) node(ctx context.Context) string {
 func (s *simulation) ask(ctx context.Context, r control.Request) (string, error) {
 	dir := s.node(ctx)
 	if dir == "" {
-		return "", errhint.Code(errors.New("no node answers now"), errhint.TryAgain)
+		err := errors.New("no node answers now")
+		if why := s.told.isEnding(); why != "" {
+			err = errors.New("the job is ending: " + why)
+		}
+		return "", errhint.Code(err, errhint.TryAgain)
 	}
 	c := control.Dial(dir)
 	if r.What == control.ScaleRequested {

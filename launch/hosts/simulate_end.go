@@ -22,6 +22,11 @@ func (s *simulation) follow(ctx context.Context, in *launch.Interrupts) {
 			_ = p.Signal(n) // it may have ended
 		}
 	}
+	end := func(n syscall.Signal, why string) {
+		s.told.ends(why)
+		_ = s.stop.Close() // nobody can be told anything else by it
+		tell(n)
+	}
 	stopped, hurry := ctx.Done(), in.Hurry
 	var signal syscall.Signal
 	for left := s.left(nil); left > 0; {
@@ -29,18 +34,16 @@ func (s *simulation) follow(ctx context.Context, in *launch.Interrupts) {
 		case n := <-s.ends:
 			if left = s.left(n); left > 0 && !s.tooFew && signal == 0 && s.hopeless() {
 				s.tooFew = true
-				s.config.Log.Error().Int("nodes", left).Int("needed",
-					s.config.Job.Nodes.Min).Msg("too few simulated nodes are left for a round, and nobody can join: the job ends")
-				_ = s.stop.Close() // nobody can be told anything else by it
-				tell(syscall.SIGTERM)
+				const why = "too few simulated nodes are left for a round, and nobody can join"
+				s.config.Log.Error().Int("nodes", left).Int("needed", s.config.Job.Nodes.Min).Msg(why + ": the job ends")
+				end(syscall.SIGTERM, why)
 			}
 		case <-stopped:
 			stopped, signal = nil, syscall.SIGTERM
 			if by, ok := errors.AsType[*launch.SignalError](context.Cause(ctx)); ok {
 				signal = by.Signal
 			}
-			_ = s.stop.Close()
-			tell(signal)
+			end(signal, context.Cause(ctx).Error())
 		case <-hurry:
 			hurry = nil
 			tell(signal)

@@ -32,7 +32,9 @@ type simulatedStatus struct {
 	last  *report.Status // nil: no node has answered yet
 	at    time.Time      // of last
 	ended bool           // last is how the job has ended
-	node  string         // the run directory of the node that has answered last, "" where one is to be found
+	// ending says why all nodes were told to end, empty before. They answer no more once their workers have ended.
+	ending string
+	node   string // the run directory of the node that has answered last, "" where one is to be found
 }
 
 // asked is the node that has answered last, "" where one is to be found.
@@ -56,6 +58,20 @@ func (s *simulatedStatus) take(dir string, d report.Status) {
 	s.events.Moved("", d)
 }
 
+// ends takes in that all nodes are told to end, and why.
+func (s *simulatedStatus) ends(why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ending = why
+}
+
+// isEnding says why all nodes were told to end, empty before.
+func (s *simulatedStatus) isEnding() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ending
+}
+
 // known is the last answer, false where there is none. While the job runs its tasks say when that was.
 func (s *simulatedStatus) known() (report.Status, bool) {
 	s.mu.Lock()
@@ -71,6 +87,9 @@ func (s *simulatedStatus) known() (report.Status, bool) {
 				at := s.at
 				d.Tasks[i].LastKnown = &at
 			}
+		}
+		if s.ending != "" {
+			d = d.Ending(s.ending)
 		}
 	}
 	return d, true

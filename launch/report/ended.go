@@ -90,6 +90,25 @@ func (d *Status) Lost(node func(name string) bool) Status {
 	return c
 }
 
+// Ending is the last status of a job that was told to end since: its workers that ran are being stopped.
+func (d *Status) Ending(why string) Status {
+	c := d.clone()
+	c.Phase, c.Message = PhaseTerminating, why
+	for i := range c.Tasks {
+		if t := &c.Tasks[i]; t.Phase.lives() {
+			t.Phase = PhaseTerminating
+		}
+	}
+	for i := range c.Ranks {
+		if r := &c.Ranks[i]; r.Phase == PhaseRunning {
+			r.Phase = PhaseTerminating
+		}
+	}
+	n := &c.Counts
+	n.Terminating, n.Running = n.Terminating+n.Running, 0
+	return c
+}
+
 // lives reports whether a worker in this phase has not ended.
 func (p Phase) lives() bool {
 	return !slices.Contains([]Phase{PhaseSucceeded, PhaseFailed, PhaseTimeout, PhaseStopped, PhaseUnknown}, p)

@@ -99,7 +99,8 @@ func TestScaleFixed(t *testing.T) {
 	j.End().Expect(t, 143)
 }
 
-// TestLossEndsJob: who has a job of a fixed size lose a node is told that it ends, and it does.
+// TestLossEndsJob: who has a job of a fixed size lose a node is told that it ends, and it does. Who asks for something
+// meanwhile hears that, too.
 func TestLossEndsJob(t *testing.T) {
 	t.Parallel()
 	j := drive.Start(t, []string{"MUSTER_FAKE=" + filepath.Join("..", "..", "examples", "cluster.yaml")},
@@ -108,6 +109,23 @@ func TestLossEndsJob(t *testing.T) {
 	drive.Beside(t, j.RuntimeDir, "kill-node", "nodd-1").Expect(t, 2, "they are called node-0, node-1")
 	drive.Beside(t, j.RuntimeDir, "kill-node", "node-1").Expect(t, 0,
 		"a round needs 2 nodes: a node that waits or comes takes its place, else the job ends with status 75")
+	ending, over := 0, false
+	testutil.Eventually(t, time.Minute, "the job has ended", func() bool {
+		got := drive.Beside(t, j.RuntimeDir, "restart")
+		if strings.Contains(got.Stderr, "the job is ending: too few simulated nodes are left") {
+			ending++
+			got = drive.Beside(t, j.RuntimeDir, "status")
+		}
+		text := got.Stdout + got.Stderr
+		if strings.Contains(text, "no node answers now") || ending > 0 && strings.Contains(text, "Running") {
+			t.Errorf("of a job that is ending it is said:\n%s", text)
+		}
+		over = over || got.Status == 2 // there is no such job
+		return over
+	})
+	if ending == 0 {
+		t.Error("nobody was told that the job is ending")
+	}
 	j.End().Expect(t, 75)
 }
 
