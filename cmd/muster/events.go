@@ -50,7 +50,7 @@ name it by its run id, or give no name for the last one where none runs.
 				}
 				return a.showPast(runs, output == asJSON)
 			}
-			write := a.printEvent(output == asJSON, job.Answer.Nodes > 1 || len(parts) > 1)
+			write := a.printEvents(output == asJSON, job.Answer.Nodes > 1 || len(parts) > 1)
 			kept := history.EventsOf
 			if page.at != "" { // it may be the page of a job on another machine
 				kept = nil
@@ -81,25 +81,26 @@ func (a *app) showPast(runs []history.Run, json bool) error {
 		found = append(found, more...)
 	}
 	control.SortEvents(found)
-	write := a.printEvent(json, len(runs) > 1 || runs[0].Status.Nodes > 1)
-	for i := range found {
-		write(&found[i])
-	}
+	a.printEvents(json, len(runs) > 1 || runs[0].Status.Nodes > 1)(found)
 	if runs[0].Died {
 		say(a.stderr, "%s\n", runs[0].When())
 	}
 	return nil
 }
 
-// printEvent prints an event as JSON or as a line for people, which names its node where there are several.
-func (a *app) printEvent(asJSON, nodes bool) func(e *control.Event) {
-	return func(e *control.Event) {
+// printEvents prints events, each as JSON, or as lines for people, which name the nodes where there are several.
+func (a *app) printEvents(asJSON, nodes bool) func([]control.Event) {
+	return func(found []control.Event) {
 		if !asJSON {
-			say(a.stdout, "%s\n", show.Event(e, nodes))
+			for _, line := range show.Events(found, nodes) {
+				say(a.stdout, "%s\n", line)
+			}
 			return
 		}
-		if text, err := json.Marshal(e); err == nil { // texts and numbers
-			say(a.stdout, "%s\n", text)
+		for i := range found {
+			if text, err := json.Marshal(&found[i]); err == nil { // texts and numbers
+				say(a.stdout, "%s\n", text)
+			}
 		}
 	}
 }

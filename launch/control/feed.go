@@ -33,16 +33,15 @@ func NewFeed(parts []Found, kept func(*Found) []Event) *Feed {
 	return &f
 }
 
-// Each calls do with each event that there is, and with follow with those that come until all musters have ended.
-func (f *Feed) Each(ctx context.Context, follow bool, do func(*Event)) error {
+// Each calls do with the events that there are, as they are found, and with follow with those that come until all musters
+// have ended.
+func (f *Feed) Each(ctx context.Context, follow bool, do func([]Event)) error {
 	for first := true; ; first = false {
 		found, err := f.ask(ctx, follow && !first && len(f.sources) == 1)
 		if err != nil {
 			return err
 		}
-		for i := range found {
-			do(&found[i])
-		}
+		do(found)
 		over := !slices.ContainsFunc(f.sources, func(s *feedSource) bool { return !s.gone })
 		if over || !follow && len(found) == 0 {
 			return nil

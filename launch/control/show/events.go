@@ -12,6 +12,58 @@ import (
 	"muster/launch/control"
 )
 
+const (
+	// oneMoment is how long after the first node others may tell a phase that is shown as one.
+	oneMoment = 2 * time.Second
+	// mostNamed is how many nodes a line names.
+	mostNamed = 4
+)
+
+// Events are events in the order of their times as lines for people. Where there are several nodes, a phase that more of
+// them tell within a moment is one line, at the time of the first.
+func Events(found []control.Event, nodes bool) []string {
+	type line struct {
+		event *control.Event
+		of    []string
+	}
+	var lines []line
+	for i := range found {
+		e := &found[i]
+		at := -1
+		for k := len(lines) - 1; nodes && at < 0 && k >= 0 && e.Time.Sub(lines[k].event.Time) < oneMoment; k-- {
+			if samePhase(lines[k].event, e) && !slices.Contains(lines[k].of, e.Node) {
+				at = k
+			}
+		}
+		if at < 0 {
+			lines, at = append(lines, line{event: e}), len(lines)
+		}
+		lines[at].of = append(lines[at].of, e.Node)
+	}
+	text := make([]string, len(lines))
+	for i, l := range lines {
+		e := *l.event
+		if e.Node = strings.Join(slices.Sorted(slices.Values(l.of)), ", "); len(l.of) > mostNamed {
+			e.Node = wording.Plural(len(l.of), "node")
+		}
+		text[i] = Event(&e, nodes)
+	}
+	return text
+}
+
+// samePhase reports whether two nodes tell the same phase of their job.
+func samePhase(x, y *control.Event) bool {
+	status := func(e *control.Event) int {
+		if e.ExitCode == nil {
+			return -1
+		}
+		return *e.ExitCode
+	}
+	return x.Type == control.PhaseChanged && y.Type == x.Type && x.Node != "" && y.Node != "" && x.Phase == y.Phase &&
+		x.Generation == y.Generation && x.RestartCount == y.RestartCount && x.Reason == y.Reason && x.Message == y.Message &&
+		status(x) == status(y)
+}
+
 // Event is an event as a line for people, with the name of its node in front where there are several.
 func Event(e *control.Event, nodes bool) string {
 	node := ""

@@ -2,9 +2,12 @@ package show
 
 import (
 	"bytes"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"muster/launch/control"
 	"muster/launch/control/history"
@@ -83,6 +86,39 @@ func TestEvent(t *testing.T) {
 		if got := Event(&e, true); got != "12:00:00 n0: "+want {
 			t.Errorf("%q, want n0 in front of %q", got, want)
 		}
+	}
+}
+
+// TestEventsOfNodes: a phase that several nodes tell within a moment is one line, which names them or says how many they are;
+// what differs, comes later or comes again from the same node is a line of its own.
+func TestEventsOfNodes(t *testing.T) {
+	phase := func(node string, after time.Duration, p report.Phase, message string) control.Event {
+		return control.Event{Type: control.PhaseChanged, Time: noon.Add(after), Node: node, Phase: p, Message: message}
+	}
+	found := []control.Event{
+		phase("n0", 0, report.PhaseRunning, ""),
+		{Type: control.WorkerStarted, Time: noon, Node: "n0", Rank: new(0), PID: 7},
+		phase("n1", time.Second, report.PhaseRunning, ""),
+		{Type: control.WorkerStarted, Time: noon.Add(time.Second), Node: "n1", Rank: new(1), PID: 8},
+		phase("", time.Second, report.PhaseRunning, ""), // of the launcher
+		phase("n2", 3*time.Second, report.PhaseRunning, ""),
+		phase("n2", 3*time.Second, report.PhaseRunning, ""),
+		phase("n0", 9*time.Second, report.PhaseFailed, "it"),
+		phase("n1", 9*time.Second, report.PhaseFailed, "another"),
+	}
+	for i := range 5 {
+		found = append(found, phase(strconv.Itoa(i), 20*time.Second, report.PhasePending, ""))
+	}
+	want := []string{
+		"12:00:00 n0, n1: Running, round 0", "12:00:00 n0: rank 0, process 7, started", "12:00:01 n1: rank 1, process 8, started",
+		"12:00:01 Running, round 0", "12:00:03 n2: Running, round 0", "12:00:03 n2: Running, round 0",
+		"12:00:09 n0: Failed, round 0: it", "12:00:09 n1: Failed, round 0: another", "12:00:20 5 nodes: Pending, round 0",
+	}
+	if diff := cmp.Diff(want, Events(found, true)); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if got := Events(found[:3], false); len(got) != 3 {
+		t.Errorf("of a job of one node: %q", got)
 	}
 }
 
