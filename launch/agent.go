@@ -151,7 +151,8 @@ type Result struct {
 // Run starts the workers and looks after them until the job is decided and nothing of it is left. An error means that
 // the job could not be run or not be ended; how the workers fared is in the Result.
 func (a *Agent) Run(ctx context.Context) (res Result, err error) {
-	defer func() { err = errors.Join(err, a.Handler.Close()) }()
+	hurry := a.Hurry
+	defer func() { err = errors.Join(err, a.leave(hurry)) }()
 	defer func() { err = errors.Join(err, a.close(ctx, err == nil && res.Status == errhint.OK)) }()
 	if a.Steering == nil {
 		if a.Steering, err = OpenSteering(ctx, a.Plan, false, nil, nil, a.Log); err != nil {
@@ -189,6 +190,23 @@ func (a *Agent) Run(ctx context.Context) (res Result, err error) {
 		a.status.Finished(o)
 	}
 	return res, err
+}
+
+// leave closes the handler, which waits for nobody once hurry is closed.
+func (a *Agent) leave(hurry <-chan struct{}) error {
+	if h, may := a.Handler.(rendezvous.Hurrier); may {
+		done, over := make(chan struct{}), make(chan struct{})
+		defer func() { close(done); <-over }()
+		go func() {
+			defer close(over)
+			select {
+			case <-hurry:
+				h.Hurry()
+			case <-done:
+			}
+		}()
+	}
+	return a.Handler.Close()
 }
 
 // stateLines is where the states of the job go as lines of standard error, behind what a worker has left unfinished there.

@@ -67,6 +67,14 @@ type Handler interface {
 	Close() error
 }
 
+// Hurrier is a Handler whose Close can be cut short.
+type Hurrier interface {
+	Handler
+	// Hurry has Close, now or later, wait for nobody: others lose what this node has for them. It may be called at any
+	// time.
+	Hurry()
+}
+
 // Exchange is what the agents of one round tell each other. It says nothing of other rounds.
 type Exchange interface {
 	// Verdict delivers the verdict on the round, once there is one. Some verdicts come from the handler itself: a node

@@ -50,6 +50,8 @@ type Handler struct {
 	over     bool         // a verdict was final
 	leaving  bool         // we have announced that we leave, and host the store
 	closed   bool
+	hurried  context.Context // ends where nobody is waited for any more
+	hurry    context.CancelFunc
 	said     bool // that this node hosts the store
 	toldRank int  // one more than its rank in the last round; 0 before the first
 	excluded quarantine
@@ -70,6 +72,7 @@ func New(cfg Config) (*Handler, error) {
 		cfg: cfg, keys: newKeys(cfg.RunID), codec: code, id: id, log: cfg.Log, conn: newRecords(cfg.Store, code),
 		last: assignment{Round: -1, LeadRank: noRank, HostRank: noRank}, led: map[int]bool{},
 	}
+	h.hurried, h.hurry = context.WithCancel(context.Background())
 	return h, nil
 }
 
@@ -434,12 +437,16 @@ func (h *Handler) lossOf(message string, a assignment, rank int) rendezvous.Verd
 	return v
 }
 
+// Hurry implements rendezvous.Hurrier.
+func (h *Handler) Hurry() { h.hurry() }
+
 // Close implements rendezvous.Handler.
 func (h *Handler) Close() error {
 	if h.closed {
 		return nil
 	}
 	h.closed = true
+	defer h.hurry()
 	if h.round != nil {
 		h.round.leave()
 		h.over = h.over || h.round.final
@@ -467,6 +474,8 @@ func (h *Handler) sayGoodbye(s *session) {
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, h.cfg.CloseTimeout)
 	defer cancel()
+	ctx, release := both(ctx, h.hurried)
+	defer release()
 	switch {
 	case h.parts(ctx, s):
 	case !h.over && !h.leaving:

@@ -183,3 +183,37 @@ func TestHostLeavesBesideSpare(t *testing.T) {
 		})
 	}
 }
+
+// TestHurriedHostLeavesAtOnce: the host of the store is told to stop, and told so again while it waits for the workers of
+// the others to end.
+func TestHurriedHostLeavesAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(t, 2, 3)
+		n.cfg.CloseTimeout = 30 * time.Second
+		all := n.firstRound("a b c")
+		if _, err := all[0].Propose(t.Context(), stops); err != nil {
+			t.Fatal(err)
+		}
+		for _, x := range all {
+			x.verdict()
+		}
+		closed := make(chan time.Time, 1)
+		go func() {
+			all[0].Close()
+			closed <- time.Now()
+		}()
+		time.Sleep(5 * time.Second)
+		select {
+		case <-closed:
+			t.Fatal("the host has not waited for the others, whose workers still end")
+		default:
+		}
+		hurried := time.Now()
+		all[0].Hurry()
+		if took := (<-closed).Sub(hurried); took > time.Second {
+			t.Errorf("the host has left %v after it was told to hurry", took)
+		}
+		n.spacesOf("a").Close()
+		n.mustMeet(all[1:]...)
+	})
+}

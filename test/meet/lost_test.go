@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -68,5 +69,37 @@ func TestMeetLostIsNotWaitedFor(t *testing.T) {
 	m.Ends(host, 75, "and no restart is left for a lost node")
 	if took := time.Since(killed); took > 40*time.Second {
 		t.Errorf("the job has ended %v after the loss", took)
+	}
+}
+
+// TestMeetHurriedHost tells the agent that serves the store to stop, and once more while it waits for the workers of the
+// others, which take their time: it ends at once, and the others go on.
+func TestMeetHurriedHost(t *testing.T) {
+	t.Parallel()
+	script := `[ "$NODE" = 0 ] || trap '' TERM` + "\n" + drive.UntilGate
+	m := drive.NewMeet(t, script, "--nnodes=2:3", "--run-id=x", "--rdzv=c10d://127.0.0.1:"+drive.FreePort(t), "--grace=10m",
+		"--rdzv-conf=close_timeout=600", "--last-call=2s")
+	m.Native, m.Env = true, []string{"MUSTER_LOG_LEVEL=debug"}
+	host := m.Start(0)
+	m.Says(host, `"message":"this node hosts the store"`)
+	others := []*drive.Job{m.Start(1), m.Start(2)}
+	for node := range 3 {
+		m.Seen(node, 0, 0)
+	}
+	stop := func() {
+		if err := host.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop()
+	testutil.Eventually(t, time.Minute, "nothing but the store is left of the host's part", func() bool {
+		left, _ := filepath.Glob(filepath.Join(host.RuntimeDir, "muster", "job-*"))
+		return len(left) == 0
+	})
+	stop()
+	m.Ends(host, 143)
+	m.Open()
+	for _, j := range others {
+		m.Ends(j, 0)
 	}
 }
