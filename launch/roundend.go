@@ -233,8 +233,8 @@ func (a *Agent) conclude(ctx context.Context, g *WorkerGroup, d policy.Decision)
 			level = zerolog.DebugLevel
 		}
 		a.Log.WithLevel(level).Func(func(e *zerolog.Event) {
-			if d.Text != "" {
-				e.Str("reason", d.Text)
+			if d.Text != "" || d.Verdict == policy.Fail { // all nodes say the same of the end of the job
+				e.Str("reason", d.Cause())
 			}
 			select {
 			case <-a.Hurry:

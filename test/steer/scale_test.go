@@ -166,7 +166,13 @@ func TestStopLosesNoNode(t *testing.T) {
 			j := drive.Start(t, env, append(args, "sh", "-c", drive.UntilStopped)...)
 			drive.UntilNodes(t, dir, 4)
 			drive.Run(t, env, "stop").Expect(t, 0, "is being stopped")
-			j.End().Expect(t, 143)
+			out := j.End()
+			out.Expect(t, 143)
+			for line := range strings.Lines(out.Stderr) { // all nodes say the same, which is one line then
+				if strings.Contains(line, `"message":"stopping the workers"`) && !strings.Contains(line, "muster was asked to stop") {
+					t.Errorf("why is told by some nodes alone: %s", line)
+				}
+			}
 			got := drive.Run(t, env, "events", "stopped")
 			got.Expect(t, 0, "stop was asked for by", "exit status 143: StopRequested")
 			for _, no := range []string{"node lost", "NodeStopped", "Restarting"} {
