@@ -134,12 +134,7 @@ func attemptOf(f *report.Failure) attempt {
 	if at := f.RaisedAt(); at != "" {
 		a.how += " at " + at
 	}
-	for _, line := range slices.Backward(f.Words()) {
-		if line = strings.TrimSpace(line); line != "" {
-			a.says = printable.Line(line, 200)
-			break
-		}
-	}
+	a.says = printable.Line(strings.TrimSpace(f.LastWord()), 200)
 	return a
 }
 

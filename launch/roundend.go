@@ -156,8 +156,8 @@ func (a *Agent) stopHearing(ctx context.Context, g *WorkerGroup, ladder proc.Lad
 // tell says in the log why a group is restarted, where that is more than the decision has said; the whole report is for
 // the end.
 func (a *Agent) tell(r *report.Report, d policy.Decision) {
-	lines := r.Root.Words()
-	if r.Root.Rank == d.Rank && (r.Root.Hint == "" || r.Root.Plain()) && len(lines) == 0 {
+	last := r.Root.LastWord()
+	if r.Root.Rank == d.Rank && (r.Root.Hint == "" || r.Root.Plain()) && last == "" {
 		return
 	}
 	l := a.Log.Warn().Int("rank", r.Root.Rank).Str("ended", r.Root.Ending())
@@ -170,8 +170,8 @@ func (a *Agent) tell(r *report.Report, d policy.Decision) {
 	if h := r.HeldUp; h != nil {
 		l = l.Str("held_up_by", h.Sentence)
 	}
-	if len(lines) > 0 {
-		l = l.Str("last_line", printable.Output(lines[len(lines)-1]))
+	if last != "" {
+		l = l.Str("last_line", printable.Output(last))
 	}
 	l.Msg("root cause of the restart")
 }

@@ -286,7 +286,9 @@ func (f *Failure) Words() []string {
 func (f *Failure) WaitedInVain() bool { return f.Cause == causeTimeout && echo(f) == 1 }
 
 // Plain reports whether its hint says no more than how the worker ended and its last words.
-func (f *Failure) Plain() bool { return f.Cause == causeExit || f.Cause == causeException }
+func (f *Failure) Plain() bool {
+	return f.Cause == causeExit || f.Cause == causeException && f.Signal == 0
+}
 
 // findVictims marks the secondary ones among failures, which are sorted by time: those whose cause came no more than
 // later after them. A world may have failed on thousands of nodes.

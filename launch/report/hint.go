@@ -345,6 +345,9 @@ var causes = [...]cause{
 		return ""
 	}},
 	{"crash", func(s symptoms) string {
+		if _, raised := thenAborted(s.exit, s.lines); raised {
+			return ""
+		}
 		at := ""
 		if where, said := s.said("Fatal Python error: *"); said {
 			at = " (" + printable.Line(where, 80) + ")"
@@ -381,7 +384,8 @@ var causes = [...]cause{
 	}},
 	{causeException, func(s symptoms) string {
 		r, found := raised(s.lines)
-		if !found || s.exit.Signal != 0 {
+		_, aborted := thenAborted(s.exit, s.lines)
+		if !found || s.exit.Signal != 0 && !aborted {
 			return ""
 		}
 		text := "the program raised " + printable.Line(r.exception, 80)
@@ -390,6 +394,9 @@ var causes = [...]cause{
 		}
 		if r.at != "" {
 			text += " at " + printable.Line(r.at, 80)
+		}
+		if aborted {
+			text += ", and the process then aborted while it ended"
 		}
 		if r.exits {
 			return text + ", in a handler of atexit, which runs when the program ends: what it did before may be whole"

@@ -126,6 +126,15 @@ func TestHintsForLiveFailures(t *testing.T) {
 	}
 	write("notexec", "#!/bin/sh\nexit 0\n", 0o644)
 	write("lostinterpreter", "#!/nonexistent/python\n", 0o755)
+	write("raises.py", `import os, sys, traceback
+try:
+    raise RuntimeError("no batch")
+except RuntimeError:
+    traceback.print_exc()
+for line in sys.argv[1:]:
+    print(line, file=sys.stderr)
+os.abort()
+`, 0o644)
 	for _, c := range []struct {
 		name, cause, words string
 		argv               []string
@@ -144,6 +153,20 @@ held = [open("/dev/null") for _ in range(100)]'`}},
 		{"host name", "hostname", "getent", []string{python, "-c", `import socket
 socket.create_connection(("node-0.invalid", 1))`}},
 		{"killed", "killed", "dmesg", []string{"sh", "-c", "kill -KILL $$"}},
+		{
+			"exception, then abort", "exception", "raised RuntimeError at raises.py:3, and the process then aborted while it ended",
+			[]string{python, "raises.py", "terminate called without an active exception"},
+		},
+		{"exception, then abort without a word", "exception", "RuntimeError at raises.py:3, and", []string{python, "raises.py"}},
+		{"exception, then one of C++", "crash", "an exception of C++", []string{
+			python, "raises.py", "terminate called after throwing an instance of 'std::logic_error'", "  what():  no",
+		}},
+		{"exception, then more work", "crash", "an exception of C++", []string{
+			python, "raises.py", "step 8", "terminate called without an active exception",
+		}},
+		{"abort alone", "crash", "an exception of C++", []string{
+			"sh", "-c", "echo terminate called without an active exception; kill -ABRT $$",
+		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			wantHint(t, failing(t, dir, c.argv[0], c.argv[1:]...), c.cause, c.words)
@@ -158,6 +181,36 @@ socket.create_connection(("node-0.invalid", 1))`}},
 open("'"$PWD"'/full", "wb").write(bytes(1 << 20))'`
 		wantHint(t, failing(t, t.TempDir(), "unshare", "-m", "sh", "-c", script), "disk-full", "df -h")
 	})
+}
+
+// TestLastWord: what libraries say while they end a process is less than the exception that has ended it.
+func TestLastWord(t *testing.T) {
+	raised := []string{
+		"[rank3]: Traceback (most recent call last):",
+		`[rank3]:   File "/job/train.py", line 3, in <module>`,
+		"[rank3]:     step()",
+		"[rank3]: RuntimeError: no batch",
+		"[rank3]:[W1128 20:59:05.1 ProcessGroupNCCL.cpp:1496] Warning: WARNING: destroy_process_group() was not called",
+		"terminate called without an active exception",
+		"",
+	}
+	ignored := append([]string{"Exception ignored in: <function Loader.__del__ at 0x7f>"}, raised...)
+	for _, c := range []struct {
+		name   string
+		signal syscall.Signal
+		said   []string
+		want   string
+	}{
+		{"exception, then abort", syscall.SIGABRT, raised, raised[3]},
+		{"exception that was ignored, then abort", syscall.SIGABRT, ignored, raised[5]},
+		{"abort alone", syscall.SIGABRT, raised[5:], raised[5]},
+		{"another signal", syscall.SIGSEGV, raised, raised[5]},
+		{"nothing", syscall.SIGABRT, nil, ""},
+	} {
+		if f := NewFailure(Exit{Signal: c.signal, LastLines: c.said}, Evidence{}); f.LastWord() != c.want {
+			t.Errorf("%s: the last word is %q, want %q; cause %q", c.name, f.LastWord(), c.want, f.Cause)
+		}
+	}
 }
 
 // TestHintsForPyTorch lets PyTorch run into a port in use and into a /dev/shm that is too small.
