@@ -37,35 +37,39 @@ func TestPair(t *testing.T) {
 				there.Host = "127.0.0.1"
 			}
 			here.Serve = serve(t, here)
-			f := pair(t, here, serve(t, there))
-			if f.Error != "" || f.NoBulk != "" || f.MTU.Skip != "" || f.Clock.Skip != "" {
-				t.Fatalf("%s", pretty(f))
-			}
-			if f.Name() != "here->there" || f.Local.Iface != "lo" || f.Remote.Iface != "lo" || f.Local.MTU != f.Remote.MTU {
-				t.Errorf("ends: %s", pretty(f))
-			}
-			if want := (netprobe.Reach{Out: netprobe.Tries{Done: 10}, Back: netprobe.Tries{Done: 10}}); f.Reach != want {
-				t.Errorf("reach: %+v", f.Reach)
-			}
-			if f.RTT.Count < 10 || f.RTT.Min <= 0 || f.RTT.Min > f.RTT.P50 || f.RTT.P50 > f.RTT.P99 || f.RTT.P99 > f.RTT.Max {
-				t.Errorf("round trips: %+v", f.RTT)
-			}
-			// It is the same clock.
-			if f.Clock.Offset.Abs() > f.Clock.Error+time.Microsecond {
-				t.Errorf("clock: %+v", f.Clock)
-			}
-			if got := f.MTU.Passes(); got != min(f.Local.MTU, 65535) {
-				t.Errorf("sizes: %+v", f.MTU)
-			}
-			if len(f.Bulk) != 4 {
-				t.Fatalf("runs: %+v", f.Bulk)
-			}
-			for i, b := range f.Bulk {
-				if b.Streams != 1+i/2 || b.Direction != []netprobe.Direction{netprobe.Out, netprobe.Back}[i%2] || b.Bytes < 1<<20 ||
-					b.Window != here.Timed || b.Sent == nil || b.Sent.Segments == 0 || b.Sent.MSS < 1000 {
-					t.Errorf("run %d: %+v %+v", i, b, b.Sent)
+			measured(t, func(r reporter) {
+				f := pair(t, here, serve(t, there))
+				if f.Error != "" || f.NoBulk != "" || f.MTU.Skip != "" || f.Clock.Skip != "" {
+					r.Errorf("%s", pretty(f))
+					return
 				}
-			}
+				if f.Name() != "here->there" || f.Local.Iface != "lo" || f.Remote.Iface != "lo" || f.Local.MTU != f.Remote.MTU {
+					r.Errorf("ends: %s", pretty(f))
+				}
+				if want := (netprobe.Reach{Out: netprobe.Tries{Done: 10}, Back: netprobe.Tries{Done: 10}}); f.Reach != want {
+					r.Errorf("reach: %+v", f.Reach)
+				}
+				if f.RTT.Count < 10 || f.RTT.Min <= 0 || f.RTT.Min > f.RTT.P50 || f.RTT.P50 > f.RTT.P99 || f.RTT.P99 > f.RTT.Max {
+					r.Errorf("round trips: %+v", f.RTT)
+				}
+				// It is the same clock.
+				if f.Clock.Offset.Abs() > f.Clock.Error+time.Microsecond {
+					r.Errorf("clock: %+v", f.Clock)
+				}
+				if got := f.MTU.Passes(); got != min(f.Local.MTU, 65535) {
+					r.Errorf("sizes: %+v", f.MTU)
+				}
+				if len(f.Bulk) != 4 {
+					r.Errorf("runs: %+v", f.Bulk)
+					return
+				}
+				for i, b := range f.Bulk {
+					if b.Streams != 1+i/2 || b.Direction != []netprobe.Direction{netprobe.Out, netprobe.Back}[i%2] || b.Bytes < 1<<20 ||
+						b.Window != here.Timed || b.Sent == nil || b.Sent.Segments == 0 || b.Sent.MSS < 1000 {
+						r.Errorf("run %d: %+v %+v", i, b, b.Sent)
+					}
+				}
+			})
 		})
 	}
 }

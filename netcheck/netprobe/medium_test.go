@@ -78,24 +78,26 @@ func TestMedium(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			f := rehearsed(t, c.here, c.there, c.path, c.change)
-			worst := check.Skip
-			for _, r := range netprobe.Judge([]netprobe.Facts{f}, calm) {
-				if r.ID == c.id {
-					worst = max(worst, r.Status)
+			measured(t, func(r reporter) {
+				f := rehearsed(t, c.here, c.there, c.path, c.change)
+				worst := check.Skip
+				for _, found := range netprobe.Judge([]netprobe.Facts{f}, calm) {
+					if found.ID == c.id {
+						worst = max(worst, found.Status)
+					}
 				}
-			}
-			if worst != c.want {
-				t.Errorf("%s: %v, want %v\n%s", c.id, worst, c.want, pretty(f))
-			}
-			for _, b := range f.Bulk {
-				if c.path.Rate > 0 && b.Rate() > 1.5*c.path.Rate {
-					t.Errorf("%s: %.0f bytes a second of %.0f", b.Direction, b.Rate(), c.path.Rate)
+				if worst != c.want {
+					r.Errorf("%s: %v, want %v\n%s", c.id, worst, c.want, pretty(f))
 				}
-			}
-			if c.here.Iface != "" && (f.Local.Iface != "eth7" || f.Remote.MTU != 9000 || f.Remote.Speed != 1000) {
-				t.Errorf("ends: %+v %+v", f.Local, f.Remote)
-			}
+				for _, b := range f.Bulk {
+					if c.path.Rate > 0 && b.Rate() > 1.5*c.path.Rate {
+						r.Errorf("%s: %.0f bytes a second of %.0f", b.Direction, b.Rate(), c.path.Rate)
+					}
+				}
+				if c.here.Iface != "" && (f.Local.Iface != "eth7" || f.Remote.MTU != 9000 || f.Remote.Speed != 1000) {
+					r.Errorf("ends: %+v %+v", f.Local, f.Remote)
+				}
+			})
 		})
 	}
 }

@@ -58,16 +58,14 @@ func between(t *testing.T, from, to *testutil.Host, addr netip.Addr, change func
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := unstarved(func() (f netprobe.Facts) {
-		text, err := onHost(t, from, "pair", order{Config: here, Addr: strings.TrimSpace(line)}).Output()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := json.Unmarshal(text, &f); err != nil {
-			t.Fatalf("%v: %s", err, text)
-		}
-		return f
-	})
+	text, err := onHost(t, from, "pair", order{Config: here, Addr: strings.TrimSpace(line)}).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var f netprobe.Facts
+	if err := json.Unmarshal(text, &f); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
 	if err := server.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +90,7 @@ const whatever check.Status = -1
 
 // wantVerdicts compares the worst result under each id; ids that are not named must pass, but for those that a busy
 // machine decides: round trips and retransmissions.
-func wantVerdicts(t *testing.T, f netprobe.Facts, limits netprobe.Limits, want map[string]check.Status) {
+func wantVerdicts(t reporter, f netprobe.Facts, limits netprobe.Limits, want map[string]check.Status) {
 	t.Helper()
 	results := netprobe.Judge([]netprobe.Facts{f}, limits)
 	for _, id := range []string{
@@ -141,11 +139,11 @@ func TestLinks(t *testing.T) {
 		change func(*netprobe.Config)
 		limits netprobe.Limits
 		want   map[string]check.Status
-		look   func(*testing.T, netprobe.Facts)
+		look   func(reporter, netprobe.Facts)
 	}{
 		{
 			name: "sound", limits: easy, want: map[string]check.Status{},
-			look: func(t *testing.T, f netprobe.Facts) {
+			look: func(t reporter, f netprobe.Facts) {
 				if f.Local.Iface != "eth0" || f.Local.MTU != 1500 || f.Remote.Iface != "eth0" || f.MTU.Passes() != 1500 ||
 					len(f.Bulk) != 2 {
 					t.Errorf("%s", pretty(f))
@@ -161,7 +159,7 @@ func TestLinks(t *testing.T) {
 				hosts[0].MTU(9000, 9000)
 				hosts[1].MTU(9000, 9000)
 			}, limits: easy, want: map[string]check.Status{},
-			look: func(t *testing.T, f netprobe.Facts) {
+			look: func(t reporter, f netprobe.Facts) {
 				if f.MTU.Passes() != 9000 || len(f.MTU.Sizes) != 4 {
 					t.Errorf("%+v", f.MTU)
 				}
@@ -171,7 +169,7 @@ func TestLinks(t *testing.T) {
 			name: "slow", spoil: func(hosts []*testutil.Host) { hosts[1].Rate(80_000) },
 			change: func(c *netprobe.Config) { c.WarmUp, c.Timed = 500*time.Millisecond, time.Second }, // past what the bucket lets through
 			want:   map[string]check.Status{"net-bandwidth": check.Fail},
-			look: func(t *testing.T, f netprobe.Facts) {
+			look: func(t reporter, f netprobe.Facts) {
 				for _, b := range f.Bulk {
 					if b.Rate() < 2e6 || b.Rate() > 11e6 {
 						t.Errorf("%v B/s of 10 MB/s: %+v", b.Rate(), b)
@@ -191,7 +189,7 @@ func TestLinks(t *testing.T) {
 			change: func(c *netprobe.Config) { c.Echoes = 20 },
 			// What streams carry there within a second depends on how well the relay of the test keeps up.
 			limits: easy, want: map[string]check.Status{"net-rtt": check.Warn, "net-bandwidth": whatever, "net-mss": whatever},
-			look: func(t *testing.T, f netprobe.Facts) {
+			look: func(t reporter, f netprobe.Facts) {
 				if f.RTT.Min < 40*time.Millisecond || f.Clock.Offset.Abs() > f.Clock.Error {
 					t.Errorf("%+v %+v", f.RTT, f.Clock)
 				}
@@ -205,7 +203,7 @@ func TestLinks(t *testing.T) {
 			want: map[string]check.Status{
 				"mtu-blackhole": check.Fail, "net-bandwidth": check.Skip, "net-retrans": check.Skip, "net-mss": check.Skip,
 			},
-			look: func(t *testing.T, f netprobe.Facts) {
+			look: func(t reporter, f netprobe.Facts) {
 				if f.MTU.Passes() != 1500 {
 					t.Errorf("%+v", f.MTU)
 				}
@@ -221,7 +219,7 @@ func TestLinks(t *testing.T) {
 			want: map[string]check.Status{
 				"mtu-blackhole": check.Fail, "net-bandwidth": check.Skip, "net-retrans": check.Skip, "net-mss": check.Skip,
 			},
-			look: func(t *testing.T, f netprobe.Facts) {
+			look: func(t reporter, f netprobe.Facts) {
 				if f.MTU.Passes() != 1500 || f.MTU.Sizes[2].Out != netprobe.Passed || f.MTU.Sizes[2].Back != netprobe.Lost {
 					t.Errorf("%+v", f.MTU)
 				}
@@ -235,7 +233,7 @@ func TestLinks(t *testing.T) {
 			want: map[string]check.Status{
 				"mtu-blackhole": check.Fail, "net-bandwidth": check.Skip, "net-retrans": check.Skip, "net-mss": check.Skip,
 			},
-			look: func(t *testing.T, f netprobe.Facts) {
+			look: func(t reporter, f netprobe.Facts) {
 				if f.MTU.Passes() != 1500 || f.Local.MTU != 9000 || f.Remote.MTU != 1500 {
 					t.Errorf("%s", pretty(f))
 				}
@@ -244,7 +242,7 @@ func TestLinks(t *testing.T) {
 		{
 			name: "no datagrams", spoil: func(hosts []*testutil.Host) { filter(hosts[1], "meta l4proto udp drop") }, limits: easy,
 			want: map[string]check.Status{"mtu-blackhole": check.Skip, "mtu-reduced": check.Skip},
-			look: func(t *testing.T, f netprobe.Facts) {
+			look: func(t reporter, f netprobe.Facts) {
 				if !strings.Contains(f.MTU.Skip, "filtered") || len(f.Bulk) != 2 {
 					t.Errorf("%s", pretty(f))
 				}
@@ -255,7 +253,7 @@ func TestLinks(t *testing.T) {
 			limits: easy,
 			change: func(c *netprobe.Config) { c.Tries, c.Patience = 3, time.Second },
 			want:   map[string]check.Status{"net-reach": check.Fail},
-			look: func(t *testing.T, f netprobe.Facts) {
+			look: func(t reporter, f netprobe.Facts) {
 				if o, b := f.Reach.Out, f.Reach.Back; o.Failed != 0 || b.Done != 3 || b.Failed != 3 ||
 					!strings.Contains(b.Last, "no answer within") {
 					t.Errorf("%+v", f.Reach)
@@ -270,7 +268,7 @@ func TestLinks(t *testing.T) {
 				"net-reach": check.Fail, "net-rtt": check.Skip, "clock-offset": check.Skip, "mtu-blackhole": check.Skip,
 				"mtu-reduced": check.Skip, "net-bandwidth": check.Skip, "net-retrans": check.Skip, "net-mss": check.Skip,
 			},
-			look: func(t *testing.T, f netprobe.Facts) {
+			look: func(t reporter, f netprobe.Facts) {
 				if f.Reach.Out.Done < 1 || f.Reach.Out.Failed != f.Reach.Out.Done || !strings.Contains(f.Hint, "firewall") {
 					t.Errorf("%s", pretty(f))
 				}
@@ -288,11 +286,13 @@ func TestLinks(t *testing.T) {
 			}
 			for family, version := range []string{"IPv4", "IPv6"} {
 				t.Run(version, func(t *testing.T) {
-					f := between(t, hosts[0], hosts[1], hosts[1].Addrs[0][family], c.change)
-					wantVerdicts(t, f, c.limits, c.want)
-					if c.look != nil {
-						c.look(t, f)
-					}
+					measured(t, func(r reporter) {
+						f := between(t, hosts[0], hosts[1], hosts[1].Addrs[0][family], c.change)
+						wantVerdicts(r, f, c.limits, c.want)
+						if c.look != nil {
+							c.look(r, f)
+						}
+					})
 				})
 			}
 		})
@@ -344,7 +344,6 @@ func TestRouted(t *testing.T) {
 			t.Parallel()
 			hosts := routed(t, quiet)
 			for family, version := range []string{"IPv4", "IPv6"} {
-				f := between(t, hosts[0], hosts[1], hosts[1].Addrs[1][family], nil)
 				want := map[string]check.Status{"mtu-reduced": check.Warn, "net-mss": check.Warn}
 				passage := netprobe.TooBig
 				if quiet {
@@ -353,10 +352,13 @@ func TestRouted(t *testing.T) {
 					}
 					passage = netprobe.Lost
 				}
-				wantVerdicts(t, f, easy, want)
-				if f.MTU.Passes() != 1500 || len(f.MTU.Sizes) != 3 || f.MTU.Sizes[2].Out != passage {
-					t.Errorf("%s: %+v", version, f.MTU)
-				}
+				measured(t, func(r reporter) {
+					f := between(t, hosts[0], hosts[1], hosts[1].Addrs[1][family], nil)
+					wantVerdicts(r, f, easy, want)
+					if f.MTU.Passes() != 1500 || len(f.MTU.Sizes) != 3 || f.MTU.Sizes[2].Out != passage {
+						r.Errorf("%s: %+v", version, f.MTU)
+					}
+				})
 			}
 		})
 	}
