@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 
 	"github.com/spf13/cobra"
@@ -50,12 +51,18 @@ name it by its run id, or give no name for the last one where none runs.
 				}
 				return a.showPast(runs, output == asJSON)
 			}
-			write := a.printEvents(output == asJSON, job.Answer.Nodes > 1 || len(parts) > 1)
-			kept := history.EventsOf
-			if page.at != "" { // it may be the page of a job on another machine
-				kept = nil
+			nodes := job.Answer.Nodes > 1 || len(parts) > 1
+			feed := control.NewFeed(parts, nil)
+			if page.at == "" { // else it may be the page of a job on another machine
+				feed = control.NewFeed(parts, history.EventsOf)
+				feed.Later = func(ctx context.Context) ([]control.Found, error) {
+					found, _, err := a.findJobs(ctx, job.RunID())
+					parts := control.Parts(found, job)
+					nodes = nodes || len(parts) > 1
+					return parts, err
+				}
 			}
-			err = control.NewFeed(parts, kept).Each(cmd.Context(), follow, write)
+			err = feed.Each(cmd.Context(), follow, a.printEvents(output == asJSON, &nodes))
 			if err == nil && follow {
 				a.sayMusterEnded(job, page.at == "")
 			}
@@ -81,7 +88,8 @@ func (a *app) showPast(runs []history.Run, json bool) error {
 		found = append(found, more...)
 	}
 	control.SortEvents(found)
-	a.printEvents(json, len(runs) > 1 || runs[0].Status.Nodes > 1)(found)
+	nodes := len(runs) > 1 || runs[0].Status.Nodes > 1
+	a.printEvents(json, &nodes)(found)
 	if runs[0].Died {
 		say(a.stderr, "%s\n", runs[0].When())
 	}
@@ -89,10 +97,10 @@ func (a *app) showPast(runs []history.Run, json bool) error {
 }
 
 // printEvents prints events, each as JSON, or as lines for people, which name the nodes where there are several.
-func (a *app) printEvents(asJSON, nodes bool) func([]control.Event) {
+func (a *app) printEvents(asJSON bool, nodes *bool) func([]control.Event) {
 	return func(found []control.Event) {
 		if !asJSON {
-			for _, line := range show.Events(found, nodes) {
+			for _, line := range show.Events(found, *nodes) {
 				say(a.stdout, "%s\n", line)
 			}
 			return

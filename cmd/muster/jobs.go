@@ -41,13 +41,17 @@ func (a *app) runtimeDir() string {
 	return cmp.Or(a.here.Getenv("XDG_RUNTIME_DIR"), "/run/user/"+strconv.Itoa(os.Getuid()))
 }
 
-// findJobs asks all musters of this user. where says for people where they were looked for.
-func (a *app) findJobs(ctx context.Context) (found []control.Found, where string, err error) {
+// findJobs asks all musters of this user, or those of jobs with run ids. where says for people where they were looked for.
+func (a *app) findJobs(ctx context.Context, ids ...string) (found []control.Found, where string, err error) {
 	places, err := a.places()
 	if err != nil {
 		return nil, "", err
 	}
-	found, err = control.Find(ctx, places)
+	names := make([]string, len(ids))
+	for i, id := range ids {
+		names[i] = rundir.Name(id)
+	}
+	found, err = control.Find(ctx, places, names...)
 	return found, strings.Join(places.All(), ", "), err
 }
 

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"muster/internal/testutil"
 	"muster/launch/report"
 )
@@ -82,5 +84,58 @@ func TestEventsAreWaitedFor(t *testing.T) {
 	}
 	if got, err := c.Events(t.Context(), 1, true); err != nil || len(got) != 0 {
 		t.Error(got, err)
+	}
+}
+
+// TestFeedTakesInWhoJoins: who follows a job is told what musters say that have come later, also where those that there
+// were have ended.
+func TestFeedTakesInWhoJoins(t *testing.T) {
+	t.Parallel()
+	parent, places := parentDir(t)
+	node := func(name string) (*fakeJob, *Server) {
+		j := &fakeJob{id: "it"}
+		s, err := Serve(Config{
+			Dir: runDir(t, parent, name, true), Served: j, Muster: Muster{Role: Agent, Meets: "there"}, Log: zerolog.Nop(),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return j, s
+	}
+	first, firstServer := node("it")
+	found, err := Find(t.Context(), places)
+	if err != nil || len(found) != 1 {
+		t.Fatal(found, err)
+	}
+	f := NewFeed(found, nil)
+	f.Later = func(ctx context.Context) ([]Found, error) {
+		later, err := Find(ctx, places)
+		return Parts(later, found[0]), err
+	}
+	heard, ended := make(chan string, 10), make(chan error, 1)
+	go func() {
+		ended <- f.Each(t.Context(), true, func(events []Event) {
+			for _, e := range events {
+				heard <- e.Message
+			}
+		})
+	}()
+	first.events.Add(Event{Type: NodeJoined, Message: "one"})
+	if got := <-heard; got != "one" {
+		t.Error(got)
+	}
+	second, secondServer := node("it.2")
+	second.events.Add(Event{Type: NodeJoined, Message: "two"})
+	if err := firstServer.Close(); err != nil {
+		t.Error(err)
+	}
+	if got := <-heard; got != "two" {
+		t.Error(got)
+	}
+	if err := secondServer.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }

@@ -9,10 +9,16 @@ import (
 // feedEvery is how often several musters of one job are asked for events.
 const feedEvery = 500 * time.Millisecond
 
+// laterEvery is how often who follows a job looks for musters that have joined it.
+const laterEvery = 2 * time.Second
+
 // Feed is what the musters of one job tell of events, in the order of their times. It is not for several goroutines.
 type Feed struct {
 	sources []*feedSource
 	kept    func(*Found) []Event
+	// Later says which musters the job has by now, nil for those that there were: nodes may join.
+	Later  func(context.Context) ([]Found, error)
+	looked time.Time // when that was asked last
 }
 
 // feedSource is a muster that is asked for its events.
@@ -26,11 +32,30 @@ type feedSource struct {
 // NewFeed asks the musters of the parts of one job. kept are the events that are kept of a muster that answers no more:
 // it may have ended between two questions; nil: nothing is kept.
 func NewFeed(parts []Found, kept func(*Found) []Event) *Feed {
-	f := Feed{kept: kept}
-	for _, p := range parts {
-		f.sources = append(f.sources, &feedSource{part: p, client: p.Client()})
-	}
+	f := Feed{kept: kept, looked: time.Now()}
+	f.add(parts)
 	return &f
+}
+
+// add takes in musters that are not known yet, and reports whether there were any.
+func (f *Feed) add(parts []Found) (added bool) {
+	for _, p := range parts {
+		known := slices.ContainsFunc(f.sources, func(s *feedSource) bool { return s.part.Dir == p.Dir && s.part.PID == p.PID })
+		if !known {
+			f.sources, added = append(f.sources, &feedSource{part: p, client: p.Client()}), true
+		}
+	}
+	return added
+}
+
+// joined asks for musters that have come since, at once or where that was long ago, and reports whether there were any.
+func (f *Feed) joined(ctx context.Context, atOnce bool) (bool, error) {
+	if f.Later == nil || !atOnce && time.Since(f.looked) < laterEvery {
+		return false, nil
+	}
+	f.looked = time.Now()
+	parts, err := f.Later(ctx)
+	return f.add(parts), err
 }
 
 // Each calls do with the events that there are, as they are found, and with follow with those that come until all musters
@@ -43,6 +68,13 @@ func (f *Feed) Each(ctx context.Context, follow bool, do func([]Event)) error {
 		}
 		do(found)
 		over := !slices.ContainsFunc(f.sources, func(s *feedSource) bool { return !s.gone })
+		if follow {
+			joined, err := f.joined(ctx, over)
+			if err != nil {
+				return err
+			}
+			over = over && !joined
+		}
 		if over || !follow && len(found) == 0 {
 			return nil
 		}

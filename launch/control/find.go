@@ -182,18 +182,18 @@ func pick(found []Found, name, where string) (Found, error) {
 	}
 	for i, fits := range ways {
 		match := slices.DeleteFunc(slices.Clone(among[i]), func(f Found) bool { return !fits(&f) })
-		match = outermost(match, found)
+		match = answering(outermost(match, found))
 		switch len(match) {
 		case 0:
 			continue
 		case 1:
 			return match[0], unanswered(&match[0])
 		}
-		what := fmt.Sprintf("there are %d jobs here", len(match))
+		err := fmt.Errorf("there are %d %w", len(match), ErrSeveral)
 		if name != "" {
-			what = fmt.Sprintf("%d jobs here match %q", len(match), name)
+			err = fmt.Errorf("%d %w match %q", len(match), ErrSeveral, name)
 		}
-		return Found{}, errhint.With(errhint.Usagef("%s: %s", what, strings.Join(names(match), ", ")),
+		return Found{}, errhint.With(errhint.Usagef("%w: %s", err, strings.Join(names(match), ", ")),
 			"name one by its run id, by the pid of its muster, or by its run directory")
 	}
 	dead := slices.DeleteFunc(slices.Clone(found), func(f Found) bool { return !f.Dead() || name != "" && f.RunID() != name })
@@ -208,6 +208,16 @@ func pick(found []Found, name, where string) (Found, error) {
 		return Found{}, errhint.With(errhint.Usagef("%w %q: it was looked for in %s", ErrNoMatch, name, where), hint)
 	}
 	return Found{}, errhint.With(errhint.Usagef("%w: it was looked for in %s", ErrNoJob, where), hint)
+}
+
+// answering leaves out musters that do not answer where one does whose run id they have: they may be other nodes of that
+// job. The directory of another node has a name of its own behind the run id.
+func answering(jobs []Found) []Found {
+	return slices.DeleteFunc(slices.Clone(jobs), func(f Found) bool {
+		return f.Silent() && slices.ContainsFunc(jobs, func(other Found) bool {
+			return other.Answer != nil && (f.RunID() == other.RunID() || strings.HasPrefix(f.RunID(), other.RunID()+"."))
+		})
+	})
 }
 
 // outermost leaves out jobs that a worker of another one of them has started, as launchers in the commands of a job file
@@ -231,6 +241,9 @@ var ErrNoJob = errors.New("no job of yours runs here")
 
 // ErrNoMatch is why Pick chooses none where one was named.
 var ErrNoMatch = errors.New("no job that runs here matches")
+
+// ErrSeveral is why Pick chooses none where more than one fits.
+var ErrSeveral = errors.New("jobs here")
 
 // unanswered is why a directory that was chosen cannot be asked.
 func unanswered(f *Found) error {

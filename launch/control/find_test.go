@@ -136,6 +136,11 @@ func TestPick(t *testing.T) {
 	inner, deeper := job("llama", 32, Agent, false), job("data", 33, Agent, false)
 	inner.Answer.Muster.Within, deeper.Answer.Muster.Within = "/run/llama31", "/run/llama32"
 	nested := []Found{deeper, inner, job("llama", 30, Launcher, false), job("llama", 31, Agent, true)}
+	// Node 0 of fz stands still, node 1 answers.
+	silent := func(dir string, pid int) Found {
+		return Found{Dir: dir, PID: pid, Err: errhint.Code(errSilent, errhint.TryAgain)}
+	}
+	still := []Found{silent("/run/job-fz", 40), silent("/run/job-fz.abcd", 41), job("fz", 42, Agent, false)}
 	for _, c := range []struct {
 		found     []Found
 		name      string
@@ -161,6 +166,12 @@ func TestPick(t *testing.T) {
 		{nested[:2], "", 32, 0, "", ""}, // the node's own launcher is on another machine
 		{nil, "", 0, 2, "no job of yours runs here", ""},
 		{all[5:], "", 0, 2, "no job of yours runs here", ""},
+		{still, "fz", 42, 0, "", ""},
+		{still, "", 42, 0, "", ""},
+		{still, "f", 42, 0, "", ""},
+		{still, "40", 0, 75, errSilent.Error(), ""},
+		{still[:1], "fz", 0, 75, errSilent.Error(), ""},
+		{append(still[:1:1], all[0]), "", 0, 2, "there are 2 jobs here: fz (pid 40", ""},
 	} {
 		f, err := Pick(t.Context(), c.found, c.name, "HERE")
 		if err == nil && f.PID != c.pid || errhint.CodeOf(err) != c.code {

@@ -26,7 +26,7 @@ func (k Kept) named(name string, err error) ([]Run, error) {
 
 // Asked is what is kept of the job that the arguments name, where err says that no such job runs here.
 func (k Kept) Asked(args []string, err error) ([]Run, error) {
-	if len(args) == 0 || errhint.CodeOf(err) != errhint.Usage {
+	if len(args) == 0 || errhint.CodeOf(err) != errhint.Usage || errors.Is(err, control.ErrSeveral) {
 		return nil, err
 	}
 	return k.named(args[0], err)
@@ -73,7 +73,7 @@ func (k Kept) HintAtLast(args []string, err error) error {
 // SayLogs says with err that no such job runs where the output of one that has ended is, of the last one where none is
 // named.
 func (k Kept) SayLogs(args []string, err error) error {
-	if errhint.CodeOf(err) != errhint.Usage || len(args) == 0 && !errors.Is(err, control.ErrNoJob) {
+	if errhint.CodeOf(err) != errhint.Usage || errors.Is(err, control.ErrSeveral) || len(args) == 0 && !errors.Is(err, control.ErrNoJob) {
 		return err
 	}
 	runs, otherErr := k.named(strings.Join(args, ""), err)
