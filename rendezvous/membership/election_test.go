@@ -509,3 +509,32 @@ func TestHostLeavesFirst(t *testing.T) {
 		})
 	}
 }
+
+// TestNewSpareFollowsTheStore: a spare has waited for a moment when the host of the store dies. It finds the store where
+// that moves, and takes the place of the lost node.
+func TestNewSpareFollowsTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHosts(t, 3, 3)
+		h.cfg.Spares = 1
+		a := h.node("a", "a")
+		first := a.begin(t.Context())
+		synctest.Wait()
+		b, c := h.node("b", "a"), h.node("c", "a")
+		for _, n := range append(meet(t.Context(), b, c), <-first) {
+			if n.err != nil {
+				t.Fatal(n.err)
+			}
+		}
+		spare := h.node("d", "a").begin(t.Context())
+		time.Sleep(3 * time.Second)
+		h.powerOff("a")
+		for _, x := range []*agent{b, c} {
+			x.verdict()
+		}
+		for _, n := range []chan next{b.begin(t.Context()), c.begin(t.Context()), spare} {
+			if n := <-n; n.err != nil || n.round.GroupWorldSize != 3 || n.round.Number != 1 {
+				t.Errorf("%+v, %v", n.round, n.err)
+			}
+		}
+	})
+}

@@ -57,12 +57,14 @@ func shown(text string) string {
 }
 
 // limit ends the returned context when the join timeout has passed, and tells every five seconds who is waited for
-// until stop is called. A node that waits while a round runs is a spare: for it no time passes.
+// until stop is called. A node that waits while a round runs is a spare: for it no time passes, and it reads at once
+// where the store may move.
 func (h *Handler) limit(ctx context.Context) (limited context.Context, stop func()) {
 	limited, cancel := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		began, since := time.Now(), time.Now()
+		began, since, tells := time.Now(), time.Now(), time.Now().Add(progressEvery)
+		knows := false // as a spare
 		for limited.Err() == nil {
 			left := h.cfg.JoinTimeout - time.Since(since)
 			if left <= 0 {
@@ -70,14 +72,23 @@ func (h *Handler) limit(ctx context.Context) (limited context.Context, stop func
 				return
 			}
 			select {
-			case <-time.After(min(left, progressEvery)):
+			case <-time.After(min(left, time.Until(tells), h.cfg.beatEvery())):
 			case <-limited.Done():
 				return
 			}
-			l, text := h.waitlist(limited)
-			if h.isSpare() {
+			spare := h.isSpare()
+			if spare {
 				since = time.Now()
 			}
+			if time.Now().Before(tells) {
+				if knows = knows && spare; spare && !knows {
+					l, _ := h.waitlist(limited)
+					knows = l.Count > 0
+				}
+				continue
+			}
+			tells = time.Now().Add(progressEvery)
+			l, text := h.waitlist(limited)
 			if limited.Err() == nil && time.Since(since) < h.cfg.JoinTimeout {
 				level := zerolog.WarnLevel // also for those who asked for few words: they would see a job that hangs
 				if l.Running {
