@@ -180,10 +180,13 @@ func (a *Agent) Run(ctx context.Context) (res Result, err error) {
 	default:
 		a.beside.end()
 		why := job.ReasonInternal
-		if a.meeting == nil && errhint.CodeOf(err) == errhint.Usage { // it has never begun
+		if (a.meeting == nil || !a.status.Ran() && errhint.Full(err)) && errhint.CodeOf(err) == errhint.Usage { // it has never begun
 			why = job.ReasonRefused
 		}
 		o := report.OutcomeOf(err, why)
+		if a.status.Ran() && errhint.Full(err) { // whatever the status says, the nodes have met
+			o.Reason = why
+		}
 		if g := a.group; g != nil && g.finished && len(g.running()) == 0 {
 			o.Exits = g.exits()
 		}

@@ -77,10 +77,10 @@ type WorkerGroup struct {
 // killed again. When ctx or the lease ends meanwhile no more are started: they are about to be stopped.
 func (a *Agent) startGroup(ctx context.Context, r rendezvous.Round, restarts int, t *warm.Template) (*WorkerGroup, error) {
 	logs, err := a.logs.Attempt(restarts, a.Plan.Procs)
-	if err == nil {
-		err = a.clearDebug()
-	}
 	if err != nil {
+		return nil, a.unplaced(err)
+	}
+	if err := a.clearDebug(); err != nil {
 		return nil, err
 	}
 	g := &WorkerGroup{
@@ -153,7 +153,7 @@ func (a *Agent) newWorker(g *WorkerGroup, local int) (*worker, proc.Spec, error)
 		Host: a.Plan.Hostname,
 	})
 	if err != nil {
-		return nil, proc.Spec{}, err
+		return nil, proc.Spec{}, a.unplaced(err)
 	}
 	w := &worker{logs: logs}
 	if w.Worker, err = a.Plan.At(a.places).Worker(g.round, local, g.restarts, logs.ErrorFile()); err != nil {
@@ -168,6 +168,18 @@ func (a *Agent) newWorker(g *WorkerGroup, local int) (*worker, proc.Spec, error)
 		Path: w.Path, Args: w.Argv, Env: w.Env.Strings(), Dir: w.Dir, CPUs: w.CPUs,
 		Files: []*os.File{a.stdin, stdout, stderr}, Label: "rank " + strconv.Itoa(w.Rank),
 	}, nil
+}
+
+// unplaced gives an error of a directory of logs, for which there is something to try, its status: that of a log
+// directory which cannot be made, where no workers have run, else that of a job which is to be tried again.
+func (a *Agent) unplaced(err error) error {
+	switch {
+	case errhint.Of(err) == "":
+		return err
+	case !a.status.Ran():
+		return errhint.Code(err, errhint.Usage)
+	}
+	return errhint.Code(err, errhint.TryAgain)
 }
 
 // add makes a started worker one of the group, in the place of the one before it where there was one.

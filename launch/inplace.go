@@ -44,7 +44,7 @@ func (a *Agent) endWorker(ctx context.Context, g *WorkerGroup, d policy.Decision
 func (a *Agent) startWorkerAgain(ctx context.Context, g *WorkerGroup, local int) error {
 	logs, err := a.logs.Attempt(g.restarts, a.Plan.Procs)
 	if err != nil {
-		return err
+		return a.unplaced(err)
 	}
 	g.logs, g.template = logs, nil
 	g.attempts = append(g.attempts, logs)

@@ -6,6 +6,7 @@ package errhint
 import (
 	"errors"
 	"fmt"
+	"syscall"
 )
 
 // Exit statuses of muster itself. The only table is in docs/failures.md; a worker's own status passes through beside
@@ -90,6 +91,9 @@ func CodeOf(err error) int {
 type StatusError int
 
 func (e StatusError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+// Full reports whether err is that a file system, or a quota of it, has no room left, be it for bytes or for files.
+func Full(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
 // Usagef returns an error with status Usage: the user asked for something that cannot be, and nothing was started.
 func Usagef(format string, args ...any) error {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
+
+	"muster/internal/errhint"
 )
 
 // ownMessageWait is how long a message of our own waits for a console that nobody reads before it is dropped: an agent
@@ -114,7 +116,7 @@ func (c *console) write(p []byte, openLine *pump, done <-chan struct{}) {
 	c.openLine.Store(foreign)
 	switch {
 	case errors.Is(err, errCalledOff):
-	case errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT): // space may come back: what follows is tried again
+	case errhint.Full(err): // space may come back: what follows is tried again
 		if !c.noted {
 			c.noted, c.failure = true, err
 		}

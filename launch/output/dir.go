@@ -1,6 +1,7 @@
 package output
 
 import (
+	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -8,8 +9,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 
 	"muster/internal/errhint"
+	"muster/internal/printable"
 	"muster/launch/job"
 )
 
@@ -42,10 +45,29 @@ func makeLogDir(dir, runID, tempDir string) (logDir, error) {
 		if d.temporary != "" {
 			_ = os.Remove(d.temporary)
 		}
-		hint := "give a directory you can write to with --log-dir, or --log-dir /dev/null for no log files"
-		return logDir{}, errhint.With(errhint.Code(fmt.Errorf("cannot make the log directory: %w", err), errhint.Usage), hint)
+		at := cmp.Or(dir, tempDir)
+		return logDir{}, errhint.Code(unusable(at, fmt.Errorf("cannot make the log directory: %w", err)), errhint.Usage)
 	}
 	return d, nil
+}
+
+// unusable gives err, which a directory of logs has met, the hint that fits.
+func unusable(dir string, err error) error {
+	if errhint.Full(err) {
+		return errhint.With(err, "make room on the file system of "+printable.Output(dir)+" (df -h, df -i), or give another --log-dir")
+	}
+	return errhint.With(err, "give a directory you can write to with --log-dir, or --log-dir /dev/null for no log files")
+}
+
+// unplaced is unusable for an error that may have another reason than the directory, as a limit of open files.
+func (d logDir) unplaced(err error) error {
+	if d.path == "" {
+		return err
+	}
+	if errhint.Full(err) || errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.EROFS) {
+		return unusable(d.path, err)
+	}
+	return err
 }
 
 func makeRunDir(dir, runID, tempDir string) (d logDir, err error) {
@@ -95,7 +117,7 @@ func (d logDir) attempt(restartCount int) (string, error) {
 			return path, nil
 		}
 		if !errors.Is(err, fs.ErrExist) {
-			return "", fmt.Errorf("cannot make the directory of an attempt: %w", err)
+			return "", d.unplaced(fmt.Errorf("cannot make the directory of an attempt: %w", err))
 		}
 		path = fmt.Sprintf("%s.%d", base, n)
 	}

@@ -58,7 +58,11 @@ func (a *Attempt) Worker(id Identity) (*Worker, error) {
 		for _, s := range w.pipes {
 			s.close()
 		}
-		return nil, fmt.Errorf("cannot make a place for the output of local rank %d: %w", id.LocalRank, err)
+		err = fmt.Errorf("cannot make a place for the output of local rank %d: %w", id.LocalRank, err)
+		if a.FilesDir() != a.dir.path { // --output-filename and its like have named another place
+			return nil, err
+		}
+		return nil, a.dir.unplaced(err)
 	}
 	return w, nil
 }

@@ -111,6 +111,9 @@ func (s *StatusFile) Checking(r rendezvous.Round) {
 	s.write()
 }
 
+// Ran reports whether workers have run.
+func (s *StatusFile) Ran() bool { return s.doc.StartTime != nil }
+
 // Creating says that the workers of a round are being started, who meet at storeAddress and know of that many restarts.
 func (s *StatusFile) Creating(r rendezvous.Round, restarts int, storeAddress string) {
 	s.doc.Generation, s.doc.RestartCount, s.doc.Replacements, s.doc.StoreAddress = r.Number, restarts, r.Replacements, storeAddress

@@ -1,10 +1,12 @@
 package report
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -100,6 +102,36 @@ func TestFullLogs(t *testing.T) {
 	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
 	drive.Run(t, nil, "run", "-n", "2", "--log-dir", dir, "--", "python3", "-c", "for i in range(3000): print(i, 100 * 'x')").
 		Expect(t, 1, "the file system of "+dir+"/", "is full, where the workers' output is written", "or give another --log-dir")
+}
+
+// TestNoRoomForLogs: a file system of logs on which no directories can be made for the workers is no internal error.
+func TestNoRoomForLogs(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		inodes, workers, status int
+		says, reason            string
+	}{
+		"run":     {1, 2, 2, "cannot make the log directory", "Refused"},
+		"attempt": {2, 2, 2, "cannot make the directory of an attempt", "Refused"},
+		"worker":  {6, 2, 2, "cannot make a place for the output of local rank 1", "Refused"},
+		"restart": {6, 1, 75, "cannot make the directory of an attempt", "InternalError"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("nr_inodes=%d", c.inodes)); err != nil {
+				testutil.Missing(t, "root, for a small file system")
+			}
+			t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
+			status := filepath.Join(t.TempDir(), "status.json")
+			got := drive.Run(t, nil, "run", "-n", strconv.Itoa(c.workers), "--tee", "3", "--max-restarts", "1", "--log-dir", dir,
+				"--status-file", status, "--", "false")
+			got.Expect(t, c.status, c.says, "no space left on device", "make room on the file system of "+dir, "another --log-dir")
+			if text, err := os.ReadFile(status); err != nil || !strings.Contains(string(text), `"`+c.reason+`"`) {
+				t.Errorf("the reason is not %s: %s, %v", c.reason, text, err)
+			}
+		})
+	}
 }
 
 // Hosts of an elastic Horovod job that cannot be reached are no internal error.
