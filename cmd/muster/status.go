@@ -12,6 +12,7 @@ import (
 	"golang.org/x/term"
 
 	"muster/internal/errhint"
+	"muster/internal/wording"
 	"muster/launch/control"
 	"muster/launch/control/history"
 	"muster/launch/control/show"
@@ -60,7 +61,7 @@ muster was killed: name it by its run id.
 				if err != nil {
 					return a.kept().HintAtLast(args, err)
 				}
-				return a.showEnded(&runs[0], output)
+				return a.showEnded(runs, output)
 			}
 			if watch {
 				return a.watchStatus(cmd.Context(), job, output, page.at == "")
@@ -80,10 +81,14 @@ muster was killed: name it by its run id.
 	return cmd
 }
 
-// showEnded shows how a job stood last that has ended.
-func (a *app) showEnded(r *history.Run, output string) error {
-	say(a.stderr, "%s\n", r.When())
-	return writeStatus(a.stdout, r.Answer(), output, *r.Ended)
+// showEnded shows how a job stood last that has ended, by what its musters have kept.
+func (a *app) showEnded(runs []history.Run, output string) error {
+	d := history.Whole(runs)
+	say(a.stderr, "%s\n", runs[0].When())
+	if more := d.WorldSize - len(d.Ranks); more > 0 && len(d.Ranks) > 0 {
+		say(a.stderr, "nothing is kept here of %s of other nodes\n", wording.Plural(more, "rank"))
+	}
+	return writeStatus(a.stdout, d, output, *runs[0].Ended)
 }
 
 // watchStatus shows how a job stands until its muster has ended, and then what is kept of its end where the muster is on
@@ -118,7 +123,7 @@ func (a *app) watchStatus(ctx context.Context, job control.Found, output string,
 	if here {
 		if r := history.Of(&job); r != nil {
 			begin()
-			return a.showEnded(r, output)
+			return a.showEnded([]history.Run{*r}, output)
 		}
 	}
 	a.sayMusterEnded(job, here)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -443,5 +444,25 @@ func TestPick(t *testing.T) {
 	}
 	if _, err := pick(runs, "train"); errhint.CodeOf(err) != errhint.Usage || !strings.Contains(err.Error(), "train-7, train-77") {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestWhole: an ended job is told with the ranks of all its musters that were in its last round.
+func TestWhole(t *testing.T) {
+	t.Parallel()
+	run := func(round int, ranks ...int) Run {
+		r := Run{Record: Record{Status: report.Status{Generation: round, WorldSize: 4}}}
+		for _, rank := range ranks {
+			r.Status.Ranks = append(r.Status.Ranks, report.Rank{Rank: rank})
+		}
+		return r
+	}
+	runs := []Run{run(2, 2, 3), run(2, 0), run(1, 1), run(2, 3)}
+	got := ""
+	for _, r := range Whole(runs).Ranks {
+		got += strconv.Itoa(r.Rank)
+	}
+	if got != "023" || len(runs[0].Status.Ranks) != 2 {
+		t.Errorf("ranks %s, and %d of the first", got, len(runs[0].Status.Ranks))
 	}
 }

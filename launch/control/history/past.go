@@ -20,6 +20,7 @@ import (
 	"muster/internal/durable"
 	"muster/internal/errhint"
 	"muster/launch/control"
+	"muster/launch/report"
 )
 
 // What all histories together may take.
@@ -99,6 +100,26 @@ func (r *Run) Answer() control.Answer {
 	if r.Died {
 		a.EndTime = r.Ended
 	}
+	return a
+}
+
+// Whole is how the job stood last that runs are of, the first of which it is told by: with the ranks of that round which
+// its other musters on this machine have kept, each its own.
+func Whole(runs []Run) control.Answer {
+	a := runs[0].Answer()
+	a.Ranks = slices.Clone(a.Ranks)
+	for i := range runs[1:] {
+		other := &runs[1+i].Status
+		if other.Generation != a.Generation {
+			continue
+		}
+		for _, rank := range other.Ranks {
+			if !slices.ContainsFunc(a.Ranks, func(r report.Rank) bool { return r.Rank == rank.Rank }) {
+				a.Ranks = append(a.Ranks, rank)
+			}
+		}
+	}
+	slices.SortFunc(a.Ranks, func(x, y report.Rank) int { return cmp.Compare(x.Rank, y.Rank) })
 	return a
 }
 
