@@ -16,7 +16,8 @@ const laterEvery = 2 * time.Second
 type Feed struct {
 	sources []*feedSource
 	kept    func(*Found) []Event
-	// Later says which musters the job has by now, nil for those that there were: nodes may join.
+	// Later says which musters the job has by now, nil for those that there were: nodes may join. Where that cannot be
+	// told it is asked again.
 	Later  func(context.Context) ([]Found, error)
 	looked time.Time // when that was asked last
 }
@@ -49,13 +50,13 @@ func (f *Feed) add(parts []Found) (added bool) {
 }
 
 // joined asks for musters that have come since, at once or where that was long ago, and reports whether there were any.
-func (f *Feed) joined(ctx context.Context, atOnce bool) (bool, error) {
+func (f *Feed) joined(ctx context.Context, atOnce bool) bool {
 	if f.Later == nil || !atOnce && time.Since(f.looked) < laterEvery {
-		return false, nil
+		return false
 	}
-	f.looked = time.Now()
 	parts, err := f.Later(ctx)
-	return f.add(parts), err
+	f.looked = time.Now()
+	return err == nil && f.add(parts)
 }
 
 // Each calls do with the events that there are, as they are found, and with follow with those that come until all musters
@@ -69,10 +70,7 @@ func (f *Feed) Each(ctx context.Context, follow bool, do func([]Event)) error {
 		do(found)
 		over := !slices.ContainsFunc(f.sources, func(s *feedSource) bool { return !s.gone })
 		if follow {
-			joined, err := f.joined(ctx, over)
-			if err != nil {
-				return err
-			}
+			joined := f.joined(ctx, over)
 			over = over && !joined
 		}
 		if over || !follow && len(found) == 0 {

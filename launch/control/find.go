@@ -210,13 +210,11 @@ func pick(found []Found, name, where string) (Found, error) {
 	return Found{}, errhint.With(errhint.Usagef("%w: it was looked for in %s", ErrNoJob, where), hint)
 }
 
-// answering leaves out musters that do not answer where one does whose run id they have: they may be other nodes of that
-// job. The directory of another node has a name of its own behind the run id.
+// answering leaves out musters that do not answer where one does with the same run id: they may be other nodes of that job.
+// Of a node whose directory has more in its name than the run id nobody can say that.
 func answering(jobs []Found) []Found {
 	return slices.DeleteFunc(slices.Clone(jobs), func(f Found) bool {
-		return f.Silent() && slices.ContainsFunc(jobs, func(other Found) bool {
-			return other.Answer != nil && (f.RunID() == other.RunID() || strings.HasPrefix(f.RunID(), other.RunID()+"."))
-		})
+		return f.Silent() && slices.ContainsFunc(jobs, func(other Found) bool { return other.Answer != nil && f.RunID() == other.RunID() })
 	})
 }
 

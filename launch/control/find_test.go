@@ -167,8 +167,10 @@ func TestPick(t *testing.T) {
 		{nil, "", 0, 2, "no job of yours runs here", ""},
 		{all[5:], "", 0, 2, "no job of yours runs here", ""},
 		{still, "fz", 42, 0, "", ""},
-		{still, "", 42, 0, "", ""},
-		{still, "f", 42, 0, "", ""},
+		{still[1:], "fz", 42, 0, "", ""},
+		{[]Found{still[0], still[2]}, "", 42, 0, "", ""},
+		{still, "", 0, 2, "there are 2 jobs here: fz.abcd (pid 41", "pid 40"}, // fz.abcd may be another job
+		{still, "f", 0, 2, `2 jobs here match "f"`, ""},
 		{still, "40", 0, 75, errSilent.Error(), ""},
 		{still[:1], "fz", 0, 75, errSilent.Error(), ""},
 		{append(still[:1:1], all[0]), "", 0, 2, "there are 2 jobs here: fz (pid 40", ""},

@@ -13,6 +13,7 @@ import (
 	"muster/internal/errhint"
 	"muster/internal/logtext"
 	"muster/launch"
+	"muster/launch/job"
 )
 
 // follow waits until all nodes have ended. Signals to us go to each of them.
@@ -22,8 +23,8 @@ func (s *simulation) follow(ctx context.Context, in *launch.Interrupts) {
 			_ = p.Signal(n) // it may have ended
 		}
 	}
-	end := func(n syscall.Signal, why string) {
-		s.told.ends(why)
+	end := func(n syscall.Signal, reason job.Reason, why string) {
+		s.told.ends(reason, why)
 		_ = s.stop.Close() // nobody can be told anything else by it
 		tell(n)
 	}
@@ -36,14 +37,14 @@ func (s *simulation) follow(ctx context.Context, in *launch.Interrupts) {
 				s.tooFew = true
 				const why = "too few simulated nodes are left for a round, and nobody can join"
 				s.config.Log.Error().Int("nodes", left).Int("needed", s.config.Job.Nodes.Min).Msg(why + ": the job ends")
-				end(syscall.SIGTERM, why)
+				end(syscall.SIGTERM, job.ReasonNotMet, why)
 			}
 		case <-stopped:
 			stopped, signal = nil, syscall.SIGTERM
 			if by, ok := errors.AsType[*launch.SignalError](context.Cause(ctx)); ok {
 				signal = by.Signal
 			}
-			end(signal, context.Cause(ctx).Error())
+			end(signal, job.ReasonStopped, context.Cause(ctx).Error())
 		case <-hurry:
 			hurry = nil
 			tell(signal)

@@ -33,8 +33,9 @@ type simulatedStatus struct {
 	at    time.Time      // of last
 	ended bool           // last is how the job has ended
 	// ending says why all nodes were told to end, empty before. They answer no more once their workers have ended.
-	ending string
-	node   string // the run directory of the node that has answered last, "" where one is to be found
+	ending    string
+	endReason job.Reason
+	node      string // the run directory of the node that has answered last, "" where one is to be found
 }
 
 // asked is the node that has answered last, "" where one is to be found.
@@ -59,10 +60,10 @@ func (s *simulatedStatus) take(dir string, d report.Status) {
 }
 
 // ends takes in that all nodes are told to end, and why.
-func (s *simulatedStatus) ends(why string) {
+func (s *simulatedStatus) ends(reason job.Reason, why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ending = why
+	s.endReason, s.ending = reason, why
 }
 
 // isEnding says why all nodes were told to end, empty before.
@@ -89,7 +90,7 @@ func (s *simulatedStatus) known() (report.Status, bool) {
 			}
 		}
 		if s.ending != "" {
-			d = d.Ending(s.ending)
+			d = d.Ending(s.endReason, s.ending)
 		}
 	}
 	return d, true

@@ -90,10 +90,14 @@ func (d *Status) Lost(node func(name string) bool) Status {
 	return c
 }
 
-// Ending is the last status of a job that was told to end since: its workers that ran are being stopped.
-func (d *Status) Ending(why string) Status {
+// Ending is the last status of a job that was told to end since, and why: its workers that ran are being stopped. One
+// that has ended stays as it is.
+func (d *Status) Ending(reason job.Reason, why string) Status {
 	c := d.clone()
-	c.Phase, c.Message = PhaseTerminating, why
+	if c.EndTime != nil {
+		return c
+	}
+	c.Phase, c.Reason, c.Message, c.Hint = PhaseTerminating, reason, why, ""
 	for i := range c.Tasks {
 		if t := &c.Tasks[i]; t.Phase.lives() {
 			t.Phase = PhaseTerminating

@@ -2,8 +2,11 @@ package report
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"muster/launch/job"
 )
 
 // TestLostNodes: nobody knows of what ran on a node whose muster is dead; how its workers had ended before stays.
@@ -33,5 +36,25 @@ func TestLostNodes(t *testing.T) {
 	}
 	if before.Ranks[2].Phase != PhaseRunning || before.Tasks[1].Phase != PhaseRunning {
 		t.Error("what was told before has changed")
+	}
+}
+
+// TestEnding: a job that was told to end is ending for that reason and no earlier one; one that has ended stays as it is.
+func TestEnding(t *testing.T) {
+	before := Status{
+		Phase: PhaseRestarting, Reason: job.ReasonWorkerFailed, Hint: "try this", Counts: Counts{Running: 1, Failed: 1},
+		Ranks: []Rank{{Phase: PhaseRunning}, {Phase: PhaseFailed}},
+	}
+	want := Status{
+		Phase: PhaseTerminating, Reason: job.ReasonStopped, Message: "received SIGTERM", Counts: Counts{Terminating: 1, Failed: 1},
+		Ranks: []Rank{{Phase: PhaseTerminating}, {Phase: PhaseFailed}},
+	}
+	if diff := cmp.Diff(want, before.Ending(job.ReasonStopped, "received SIGTERM")); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	over := time.Unix(1, 0)
+	before.Phase, before.EndTime = PhaseFailed, &over
+	if diff := cmp.Diff(before, before.Ending(job.ReasonStopped, "received SIGTERM")); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
 	}
 }

@@ -3,6 +3,7 @@ package report
 import (
 	"cmp"
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"syscall"
@@ -86,10 +87,20 @@ func GatherEvidence(oomBefore, oomAfter int64, oomGroup, logs string, statfs fun
 	if logs == "" {
 		return e
 	}
-	if err := statfs(logs, &fs); err == nil && fs.Bsize > 0 && (fs.Bavail*uint64(fs.Bsize) < littleLogs || fs.Files > 0 && fs.Ffree == 0) {
+	if err := statfs(logs, &fs); err == nil && noRoom(&fs, os.Geteuid() == 0) {
 		e.FullLogs = logs
 	}
 	return e
+}
+
+// noRoom reports whether a file system has no room for another line. What is kept for root counts for root. One that has
+// no size, such as tmpfs without a limit, has no end either.
+func noRoom(fs *unix.Statfs_t, root bool) bool {
+	free := fs.Bavail
+	if root {
+		free = fs.Bfree
+	}
+	return fs.Bsize > 0 && fs.Blocks > 0 && free*uint64(fs.Bsize) < littleLogs || fs.Files > 0 && fs.Ffree == 0
 }
 
 // shmFull reports whether next to nothing is free in /dev/shm. Once the process is dead that filled it, it mostly is

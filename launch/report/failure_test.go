@@ -310,17 +310,19 @@ func TestGatherEvidence(t *testing.T) {
 	statfs := func(path string, fs *unix.Statfs_t) error {
 		switch path {
 		case "/dev/shm", "/full":
-			*fs = unix.Statfs_t{Bsize: 4096, Blocks: 100, Bavail: 1}
+			*fs = unix.Statfs_t{Bsize: 4096, Blocks: 100, Bfree: 1, Bavail: 1}
 		case "/roomy":
-			*fs = unix.Statfs_t{Bsize: 4096, Blocks: 100, Bavail: 50} // Files is 0 on file systems without a limit of them
+			*fs = unix.Statfs_t{Bsize: 4096, Blocks: 100, Bfree: 50, Bavail: 50} // Files is 0 on file systems without a limit of them
 		case "/inodes":
-			*fs = unix.Statfs_t{Bsize: 4096, Blocks: 100, Bavail: 50, Files: 10}
+			*fs = unix.Statfs_t{Bsize: 4096, Blocks: 100, Bfree: 50, Bavail: 50, Files: 10}
+		case "/endless":
+			*fs = unix.Statfs_t{Bsize: 4096}
 		default:
 			t.Errorf("looked at %s", path)
 		}
 		return nil
 	}
-	for logs, full := range map[string]string{"": "", "/roomy": "", "/full": "/full", "/inodes": "/inodes"} {
+	for logs, full := range map[string]string{"": "", "/roomy": "", "/endless": "", "/full": "/full", "/inodes": "/inodes"} {
 		want := Evidence{OOMKills: 2, OOMGroup: "/job", ShmSize: 409600, ShmFree: 4096, FullLogs: full}
 		if got := GatherEvidence(3, 5, "/job", logs, statfs); got != want || !got.shmFull() {
 			t.Errorf("%q: %+v, full %v", logs, got, got.shmFull())
@@ -329,6 +331,14 @@ func TestGatherEvidence(t *testing.T) {
 	gone := func(string, *unix.Statfs_t) error { return unix.ENOENT }
 	if got := GatherEvidence(5, 3, "", "/logs", gone); got != (Evidence{}) || got.shmFull() || got.shmScarce() {
 		t.Errorf("without counters: %+v", got)
+	}
+}
+
+// TestNoRoomForRoot: root may use what a file system keeps for it.
+func TestNoRoomForRoot(t *testing.T) {
+	fs := unix.Statfs_t{Bsize: 4096, Blocks: 10_000, Bfree: 500}
+	if noRoom(&fs, true) || !noRoom(&fs, false) {
+		t.Error("500 blocks that are kept for root are room for root alone")
 	}
 }
 

@@ -372,7 +372,7 @@ var causes = [...]cause{
 		if _, found := raised(s.lines); found || s.kernel.FullLogs == "" || s.exit.Signal != 0 {
 			return ""
 		}
-		return "the output of the worker could not be written any more, and what it said at last is lost: make room on the file " +
+		return "there is no room for the output of the worker, so that what it said at last may be lost: make room on the file " +
 			"system of " + printable.Output(s.kernel.FullLogs) + " (df -h, df -i), or give another --log-dir"
 	}},
 	{"output-lost", func(s symptoms) string {
@@ -396,7 +396,7 @@ var causes = [...]cause{
 			text += " at " + printable.Line(r.at, 80)
 		}
 		if aborted {
-			text += ", and the process then aborted while it ended"
+			text += ", and the process then aborted"
 		}
 		if r.exits {
 			return text + ", in a handler of atexit, which runs when the program ends: what it did before may be whole"

@@ -71,8 +71,9 @@ func raised(lines []string) (e exception, found bool) {
 	return e, found
 }
 
-// thenAborted finds the exception of the main thread behind which a worker has aborted without giving a reason: Python
-// was ending the process because of it, and met threads or destructors of libraries that do not take that.
+// thenAborted finds the exception of the main thread behind which a worker has said of its abort what libraries say that
+// have no reason: Python was ending the process because of it, and met threads or destructors that do not take that. An
+// abort without a word has other reasons, and an exception in front of it may have been handled long ago.
 func thenAborted(exit *Exit, lines []string) (e exception, found bool) {
 	if exit.Signal != syscall.SIGABRT {
 		return e, false
@@ -80,12 +81,14 @@ func thenAborted(exit *Exit, lines []string) (e exception, found bool) {
 	if e, found = raised(lines); !found || e.ignored || e.thread != "" {
 		return e, false
 	}
+	said := false
 	for _, line := range lines[e.line+1:] {
 		if !wordlessAbort().MatchString(line[:min(len(line), maxSaid)]) {
 			return e, false
 		}
+		said = said || strings.HasPrefix(line, "terminate called") || strings.HasPrefix(line, "FATAL")
 	}
-	return e, true
+	return e, said
 }
 
 // RaisedAt is where the program raised the exception that ended the worker, as file:line; empty where that is not known.

@@ -20,7 +20,7 @@ const (
 )
 
 // Events are events in the order of their times as lines for people. Where there are several nodes, a phase that more of
-// them tell within a moment is one line, at the time of the first.
+// them tell within a moment is one line, at the time of the first, unless a node has told something else meanwhile.
 func Events(found []control.Event, nodes bool) []string {
 	type line struct {
 		event *control.Event
@@ -28,17 +28,19 @@ func Events(found []control.Event, nodes bool) []string {
 	}
 	var lines []line
 	for i := range found {
-		e := &found[i]
-		at := -1
-		for k := len(lines) - 1; nodes && at < 0 && k >= 0 && e.Time.Sub(lines[k].event.Time) < oneMoment; k-- {
-			if samePhase(lines[k].event, e) && !slices.Contains(lines[k].of, e.Node) {
-				at = k
+		e, merged := &found[i], false
+		for k := len(lines) - 1; nodes && e.Type == control.PhaseChanged && !merged && k >= 0; k-- {
+			l := &lines[k]
+			if e.Time.Sub(l.event.Time) >= oneMoment || slices.Contains(l.of, e.Node) { // what a node tells stays in its order
+				break
+			}
+			if merged = samePhase(l.event, e); merged {
+				l.of = append(l.of, e.Node)
 			}
 		}
-		if at < 0 {
-			lines, at = append(lines, line{event: e}), len(lines)
+		if !merged {
+			lines = append(lines, line{e, []string{e.Node}})
 		}
-		lines[at].of = append(lines[at].of, e.Node)
 	}
 	text := make([]string, len(lines))
 	for i, l := range lines {

@@ -106,13 +106,18 @@ func TestEventsOfNodes(t *testing.T) {
 		phase("n0", 9*time.Second, report.PhaseFailed, "it"),
 		phase("n1", 9*time.Second, report.PhaseFailed, "another"),
 	}
+	// What n1 tells in between stays in front of its phase.
+	found = append(found, phase("n0", 12*time.Second, report.PhaseCreating, ""),
+		control.Event{Type: control.WorkerStarted, Time: noon.Add(12 * time.Second), Node: "n1", Rank: new(1), PID: 9},
+		phase("n1", 12*time.Second, report.PhaseCreating, ""))
 	for i := range 5 {
 		found = append(found, phase(strconv.Itoa(i), 20*time.Second, report.PhasePending, ""))
 	}
 	want := []string{
 		"12:00:00 n0, n1: Running, round 0", "12:00:00 n0: rank 0, process 7, started", "12:00:01 n1: rank 1, process 8, started",
 		"12:00:01 Running, round 0", "12:00:03 n2: Running, round 0", "12:00:03 n2: Running, round 0",
-		"12:00:09 n0: Failed, round 0: it", "12:00:09 n1: Failed, round 0: another", "12:00:20 5 nodes: Pending, round 0",
+		"12:00:09 n0: Failed, round 0: it", "12:00:09 n1: Failed, round 0: another", "12:00:12 n0: Creating, round 0",
+		"12:00:12 n1: rank 1, process 9, started", "12:00:12 n1: Creating, round 0", "12:00:20 5 nodes: Pending, round 0",
 	}
 	if diff := cmp.Diff(want, Events(found, true)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
