@@ -54,7 +54,7 @@ func (h *Handler) elect(ctx context.Context, cause error) error {
 		return h.noQuorum(need, fmt.Errorf("%w; %s too few to decide who goes on", cause, counted(voters, "is", "are")))
 	}
 	node := "the node that hosts the store"
-	if host := h.last.HostNode; host != (nodeID{}) {
+	if host := h.last.HostNode; host != (nodeID{}) && h.host == h.last.Host { // else it has moved since
 		node = "node " + host.String() + ", which hosts the store,"
 	}
 	v := h.lossOf(node+" is lost", h.last, h.last.HostRank)
