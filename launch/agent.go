@@ -43,6 +43,13 @@ func (e *SignalError) Error() string {
 	return "received " + proc.SignalName(e.Signal)
 }
 
+// TellStopped says that the wait for other nodes, which the job needs, has ended by err where that is a SignalError.
+func TellStopped(j *job.Job, err error, log *zerolog.Logger) {
+	if s, ok := errors.AsType[*SignalError](err); ok && !j.Alone() {
+		log.Warn().Str("reason", s.Error()).Msg("muster was asked to stop while it waited for other nodes")
+	}
+}
+
 // Agent runs a Plan on this node; there is one per node and job. The agents of several nodes decide together: each has
 // a policy of its own for its own workers, and what that decides is proposed to all through the Handler. Fill the
 // exported fields, then call Run once.

@@ -228,6 +228,7 @@ func (a *Agent) notMet(ctx, waiting context.Context, err error) (*Result, error)
 			d.Verdict = policy.Fail
 		}
 	case ctx.Err() != nil:
+		TellStopped(&a.Plan.Job, context.Cause(ctx), &a.Log)
 		d.Verdict, d.Reason = policy.StopForNow, job.ReasonStopped
 	case waiting.Err() != nil:
 		d.Verdict, d.Reason = policy.Fail, job.ReasonDeadline

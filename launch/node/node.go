@@ -101,6 +101,7 @@ func Meet(ctx context.Context, p *plan.Plan, here Here, in *launch.Interrupts, l
 	}
 	handler, at, err := place.Open(steering.Until(ctx), meeting)
 	if err != nil {
+		launch.TellStopped(&p.Job, err, &log)
 		steering.Refused(err)
 		if closeErr := steering.Close(); closeErr != nil { //nolint:contextcheck // it bounds itself, also where ctx has ended
 			log.Warn().Err(closeErr).Msg("the run directory could not be removed")

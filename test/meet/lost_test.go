@@ -72,6 +72,27 @@ func TestMeetLostIsNotWaitedFor(t *testing.T) {
 	}
 }
 
+// TestStoppedWhileWaiting: a node that is told to stop before the others have come says so, the one that serves the store
+// and the one that looks for it.
+func TestStoppedWhileWaiting(t *testing.T) {
+	for name, flag := range map[string]string{"host": "--node-rank=0", "guest": "--node-rank=1"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := drive.NewMeet(t, "true", "--nnodes=2", "--run-id=x", "--rdzv=static://127.0.0.1:"+drive.FreePort(t))
+			m.Native, m.Env = true, []string{"MUSTER_LOG_LEVEL=debug"}
+			j := m.Start(0, flag)
+			m.Says(j, `"message":"waiting for `)
+			if err := j.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			out := m.Ends(j, 143, "muster was asked to stop while it waited for other nodes")
+			if n := strings.Count(out.Stderr, "while it waited for other nodes"); n != 1 || !strings.Contains(out.Stderr, "SIGTERM") {
+				t.Errorf("it has said %d times that it was stopped\n%s", n, out.Stderr)
+			}
+		})
+	}
+}
+
 // TestMeetHurriedHost tells the agent that serves the store to stop, and once more while it waits for the workers of the
 // others, which take their time: it ends at once, and the others go on.
 func TestMeetHurriedHost(t *testing.T) {
