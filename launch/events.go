@@ -201,6 +201,7 @@ func (s *Steering) asked(r control.Request) {
 
 // refused records that what somebody has asked for is not done.
 func (s *Steering) refused(r control.Request, err error) {
+	r.LogRefusal(&s.log, err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.events.Add(s.of(r.Refusal(err)))

@@ -113,6 +113,11 @@ func (r *Request) Log(log *zerolog.Logger) {
 	e.Msg("asked to " + r.String())
 }
 
+// LogRefusal writes that it is not done, and why.
+func (r *Request) LogRefusal(log *zerolog.Logger, err error) {
+	log.Warn().Str("error", printable.Line(err.Error(), mostRefusal)).Msg("refused to " + r.String())
+}
+
 // Stopping says what follows of a request to stop a job whose workers have a time to end; again says that it was asked
 // for before.
 func Stopping(now, again bool, grace time.Duration) string {

@@ -37,6 +37,20 @@ func TestRequestLogged(t *testing.T) {
 	}
 }
 
+// TestRefusalLogged: the log says of a request that was asked for that it is not done, and why.
+func TestRefusalLogged(t *testing.T) {
+	t.Parallel()
+	var said strings.Builder
+	log := zerolog.New(&said)
+	r := Request{What: KillRequested, By: Peer{UID: 7, PID: 8}, Wanted: Wanted{Node: "node-9"}}
+	r.LogRefusal(&log, errors.New("no node \n is there"))
+	for _, want := range []string{`"level":"warn"`, `"error":"no node \\n is there"`, `"message":"refused to rehearse the loss of node-9"`} {
+		if !strings.Contains(said.String(), want) {
+			t.Errorf("%s lacks %s", said.String(), want)
+		}
+	}
+}
+
 // TestRequestEvents: an event says which node is to be lost and how many are wanted, and of a refusal why.
 func TestRequestEvents(t *testing.T) {
 	t.Parallel()

@@ -307,8 +307,8 @@ func (h *hostServed) Asked(r control.Request) {
 	r.Log(&h.set.log)
 }
 
-// Refused implements control.Served: it does nothing at all, and tells of nothing.
-func (h *hostServed) Refused(control.Request, error) {}
+// Refused implements control.Served: events are told by the launcher alone.
+func (h *hostServed) Refused(r control.Request, err error) { r.LogRefusal(&h.set.log, err) }
 
 // Do implements control.Served.
 func (h *hostServed) Do(_ context.Context, r control.Request) (string, error) {

@@ -197,7 +197,10 @@ func (f *front) Asked(r control.Request) {
 }
 
 // Refused implements control.Served.
-func (f *front) Refused(r control.Request, err error) { f.add(r.Refusal(err)) }
+func (f *front) Refused(r control.Request, err error) {
+	f.add(r.Refusal(err))
+	r.LogRefusal(&f.config.Log, err)
+}
 
 // add takes in an event of the job.
 func (f *front) add(e control.Event) {
