@@ -44,7 +44,7 @@ func TestRefusalLogged(t *testing.T) {
 	log := zerolog.New(&said)
 	r := Request{What: KillRequested, By: Peer{UID: 7, PID: 8}, Wanted: Wanted{Node: "node-9"}}
 	r.LogRefusal(&log, errors.New("no node \n is there"))
-	for _, want := range []string{`"level":"warn"`, `"error":"no node \\n is there"`, `"message":"refused to rehearse the loss of node-9"`} {
+	for _, want := range []string{`"level":"warn"`, `"error":"no node \\n is there"`, `"refused to rehearse the loss of node-9"`} {
 		if !strings.Contains(said.String(), want) {
 			t.Errorf("%s lacks %s", said.String(), want)
 		}
