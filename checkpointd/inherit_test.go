@@ -179,6 +179,28 @@ func TestInheritLate(t *testing.T) {
 	c.nothingIn(place)
 }
 
+// TestStepOnItsWayIsOurs: a node that is back may find a step on disk that was being written when the others said what they
+// have written. It is theirs all the same, and what the node has in memory is given up.
+func TestStepOnItsWayIsOurs(t *testing.T) {
+	c := newNodesUnderTest(t, 2, nil)
+	c.begin(0, 1)
+	c.save(1, false)
+	s := c.nodes[0]
+	s.mu.Lock()
+	st := s.sets[0]
+	next, at := st.next, st.nextAt
+	st.next, st.nextAt = "on-its-way", moment{Step: 7}
+	s.mu.Unlock()
+	n := s.participant.nodeState(nil)
+	s.mu.Lock()
+	st.next, st.nextAt = next, at
+	s.mu.Unlock()
+	if got, known := n.Heads["on-its-way"]; !known || got.Step != 7 {
+		t.Errorf("the heads are %+v", n.Heads)
+	}
+	c.end(0, 1)
+}
+
 // TestInheritBack: one of the nodes is killed and comes back: what it had is there.
 func TestInheritBack(t *testing.T) {
 	c := newNodesUnderTest(t, 3, nil)

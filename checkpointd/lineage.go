@@ -105,6 +105,9 @@ func (t *participant) nodeState(left []*leftover) nodeState {
 		if st.head != "" {
 			n.Heads[st.head] = st.committed
 		}
+		if st.next != "" { // it may be on disk before the other nodes look there
+			n.Heads[st.next] = st.nextAt
+		}
 	}
 	for _, st := range s.allSetsLocked() {
 		know(st)
