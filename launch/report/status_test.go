@@ -243,6 +243,19 @@ func TestStatusThroughLinkOfAnotherUser(t *testing.T) {
 	}
 }
 
+// TestStatusNoRoom: a status file for which there is no room is refused with the hint to make some.
+func TestStatusNoRoom(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "nr_inodes=1"); err != nil {
+		testutil.Missing(t, "root, to mount a small tmpfs")
+	}
+	defer unix.Unmount(dir, unix.MNT_DETACH)
+	_, err := OpenStatus(StatusConfig{Path: filepath.Join(dir, "status.json"), Now: time.Now})
+	if errhint.CodeOf(err) != errhint.Usage || !strings.Contains(errhint.Of(err), "make room on the file system of ") {
+		t.Errorf("%v; hint %q", err, errhint.Of(err))
+	}
+}
+
 // TestStatusDiskFull: a disk that fills up later costs one line of log, and the file keeps its last whole state.
 func TestStatusDiskFull(t *testing.T) {
 	if os.Geteuid() != 0 {

@@ -74,7 +74,11 @@ func OpenStatus(cfg StatusConfig) (*StatusFile, error) {
 		}
 		if err != nil {
 			err = errhint.Code(fmt.Errorf("cannot write the status file %q: %w", cfg.Path, err), errhint.Usage)
-			return nil, errhint.With(err, "give a regular file in a directory that exists and is writable")
+			hint := "give a regular file in a directory that exists and is writable"
+			if errhint.Full(err) {
+				hint = "make room on the file system of " + printable.Output(path) + " (df -h, df -i), or give another --status-file"
+			}
+			return nil, errhint.With(err, hint)
 		}
 	}
 	s.tell()
