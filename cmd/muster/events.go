@@ -11,6 +11,7 @@ import (
 	"muster/launch/control"
 	"muster/launch/control/history"
 	"muster/launch/control/show"
+	"muster/launch/rundir"
 )
 
 // newEventsCmd is "muster events".
@@ -52,14 +53,13 @@ name it by its run id, or give no name for the last one where none runs.
 				return a.showPast(runs, output == asJSON)
 			}
 			nodes := job.Answer.Nodes > 1 || len(parts) > 1
-			feed := control.NewFeed(parts, nil)
+			feed := control.NewFeed(parts)
 			if page.at == "" { // else it may be the page of a job on another machine
-				feed = control.NewFeed(parts, history.EventsOf)
-				feed.Later = func(ctx context.Context) ([]control.Found, error) {
-					found, _, err := a.findJobs(ctx, job.RunID())
-					parts := control.Parts(found, job)
-					nodes = nodes || len(parts) > 1
-					return parts, err
+				feed.Kept, feed.Later = history.EventsOf, func(ctx context.Context) ([]control.Found, error) {
+					found, _, err := a.findJobs(ctx, rundir.Name(job.RunID()))
+					found = control.Parts(found, job)
+					nodes = nodes || len(found) > 1
+					return found, err
 				}
 			}
 			err = feed.Each(cmd.Context(), follow, a.printEvents(output == asJSON, &nodes))

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -177,7 +176,7 @@ func (a *app) findRank(ctx context.Context, w control.ExecWanted, runID, dir str
 	if err == nil {
 		return launch.DebugRank{RunID: r.RunID, Dir: r.Dir, Env: r.Env}, far, nil
 	}
-	temp, tempErr := filepath.Abs(cmp.Or(a.here.Getenv("TMPDIR"), os.TempDir()))
+	temp, tempErr := a.tempDir()
 	if tempErr != nil || errhint.CodeOf(err) != errhint.Usage {
 		return launch.DebugRank{}, nil, err
 	}

@@ -29,11 +29,15 @@ directory; without it the only job of this user on this machine is meant.`
 
 // places are where run directories of this user lie.
 func (a *app) places() (rundir.Places, error) {
-	temp, err := filepath.Abs(cmp.Or(a.here.Getenv("TMPDIR"), os.TempDir()))
+	temp, err := a.tempDir()
 	if err != nil {
 		return rundir.Places{}, fmt.Errorf("cannot tell the directory of temporary files: %w", err)
 	}
 	return rundir.FindPlaces(a.runtimeDir(), temp), nil
+}
+
+func (a *app) tempDir() (string, error) {
+	return filepath.Abs(cmp.Or(a.here.Getenv("TMPDIR"), os.TempDir()))
 }
 
 // runtimeDir is where XDG_RUNTIME_DIR is, also for who has come here without a session.
@@ -41,15 +45,11 @@ func (a *app) runtimeDir() string {
 	return cmp.Or(a.here.Getenv("XDG_RUNTIME_DIR"), "/run/user/"+strconv.Itoa(os.Getuid()))
 }
 
-// findJobs asks all musters of this user, or those of jobs with run ids. where says for people where they were looked for.
-func (a *app) findJobs(ctx context.Context, ids ...string) (found []control.Found, where string, err error) {
+// findJobs asks all musters of this user, or those at directories whose names begin with one of names. where says for people where they were looked for.
+func (a *app) findJobs(ctx context.Context, names ...string) (found []control.Found, where string, err error) {
 	places, err := a.places()
 	if err != nil {
 		return nil, "", err
-	}
-	names := make([]string, len(ids))
-	for i, id := range ids {
-		names[i] = rundir.Name(id)
 	}
 	found, err = control.Find(ctx, places, names...)
 	return found, strings.Join(places.All(), ", "), err

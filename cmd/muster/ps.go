@@ -44,9 +44,7 @@ Jobs are found in the run directories below XDG_RUNTIME_DIR, TMPDIR and /tmp.`,
 			slices.SortStableFunc(jobs, func(x, y control.Found) int { return cmp.Compare(x.RunID(), y.RunID()) })
 			var past []history.Run
 			if ended {
-				if past, err = a.pastJobs(); err != nil {
-					return err
-				}
+				past = history.Jobs(history.Runs(a.kept()))
 			}
 			if output == "json" {
 				return writeJSON(a.stdout, show.JobList(jobs, past))
@@ -80,13 +78,4 @@ func (a *app) listJobs(ctx context.Context, page *pageFlags) (jobs []control.Fou
 	jobs = control.Jobs(found)
 	control.Whole(ctx, jobs)
 	return jobs, where, err
-}
-
-// pastJobs are the jobs that have ended and are kept, without their parts.
-func (a *app) pastJobs() ([]history.Run, error) {
-	places, err := a.places()
-	if err != nil {
-		return nil, err
-	}
-	return history.Jobs(history.Runs(places.All())), nil
 }

@@ -107,7 +107,7 @@ func TestFeedTakesInWhoJoins(t *testing.T) {
 	if err != nil || len(found) != 1 {
 		t.Fatal(found, err)
 	}
-	f := NewFeed(found, nil)
+	f := NewFeed(found)
 	f.Later = func(ctx context.Context) ([]Found, error) {
 		later, err := Find(ctx, places)
 		return Parts(later, found[0]), err

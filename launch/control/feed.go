@@ -15,7 +15,9 @@ const laterEvery = 2 * time.Second
 // Feed is what the musters of one job tell of events, in the order of their times. It is not for several goroutines.
 type Feed struct {
 	sources []*feedSource
-	kept    func(*Found) []Event
+	// Kept are the events that are kept of a muster that answers no more: it may have ended between two questions; nil:
+	// nothing is kept.
+	Kept func(*Found) []Event
 	// Later says which musters the job has by now, nil for those that there were: nodes may join. Where that cannot be
 	// told it is asked again.
 	Later  func(context.Context) ([]Found, error)
@@ -30,10 +32,9 @@ type feedSource struct {
 	gone   bool
 }
 
-// NewFeed asks the musters of the parts of one job. kept are the events that are kept of a muster that answers no more:
-// it may have ended between two questions; nil: nothing is kept.
-func NewFeed(parts []Found, kept func(*Found) []Event) *Feed {
-	f := Feed{kept: kept, looked: time.Now()}
+// NewFeed asks the musters of the parts of one job.
+func NewFeed(parts []Found) *Feed {
+	f := Feed{looked: time.Now()}
 	f.add(parts)
 	return &f
 }
@@ -100,8 +101,8 @@ func (f *Feed) ask(ctx context.Context, wait bool) (found []Event, err error) {
 		case Unreachable(err):
 			s.gone = true // its part of the job has ended
 			more = nil
-			if f.kept != nil {
-				more = slices.DeleteFunc(f.kept(&s.part), func(e Event) bool { return e.Seq <= s.seen })
+			if f.Kept != nil {
+				more = slices.DeleteFunc(f.Kept(&s.part), func(e Event) bool { return e.Seq <= s.seen })
 			}
 		case err != nil:
 			return nil, err
