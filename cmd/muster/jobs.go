@@ -45,7 +45,8 @@ func (a *app) runtimeDir() string {
 	return cmp.Or(a.here.Getenv("XDG_RUNTIME_DIR"), "/run/user/"+strconv.Itoa(os.Getuid()))
 }
 
-// findJobs asks all musters of this user, or those at directories whose names begin with one of names. where says for people where they were looked for.
+// findJobs asks all musters of this user, or those at directories whose names begin with one of names. where says for
+// people where they were looked for.
 func (a *app) findJobs(ctx context.Context, names ...string) (found []control.Found, where string, err error) {
 	places, err := a.places()
 	if err != nil {
