@@ -86,7 +86,7 @@ func (a *app) showEnded(runs []history.Run, output string) error {
 	d := history.Whole(runs)
 	say(a.stderr, "%s\n", runs[0].When())
 	if more := d.WorldSize - len(d.Ranks); more > 0 && len(d.Ranks) > 0 {
-		say(a.stderr, "nothing is kept here of %s of other nodes\n", wording.Plural(more, "rank"))
+		say(a.stderr, "not shown: %s of other nodes\n", wording.Plural(more, "rank"))
 	}
 	return writeStatus(a.stdout, d, output, *runs[0].Ended)
 }
@@ -121,9 +121,9 @@ func (a *app) watchStatus(ctx context.Context, job control.Found, output string,
 		return err
 	}
 	if here {
-		if r := history.Of(&job); r != nil {
+		if runs := a.kept().JobOf(&job); len(runs) > 0 {
 			begin()
-			return a.showEnded([]history.Run{*r}, output)
+			return a.showEnded(runs, output)
 		}
 	}
 	a.sayMusterEnded(job, here)

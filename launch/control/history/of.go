@@ -31,6 +31,15 @@ func Of(part *control.Found) *Run {
 	return nil
 }
 
+// JobOf is Of, and behind it what is kept of the other musters of its job that have ended; none where nothing is kept.
+func (k Kept) JobOf(part *control.Found) []Run {
+	r := Of(part)
+	if r == nil {
+		return nil
+	}
+	return withParts(*r, Runs(k))
+}
+
 // of looks for the history of a muster. over says that the muster has ended.
 func of(m *control.Muster) (_ *Run, over bool) {
 	all := filepath.Join(filepath.Dir(m.RunDir), dirName)

@@ -349,12 +349,17 @@ func pick(runs []Run, name string) ([]Run, error) {
 	if at < 0 {
 		return nil, nil
 	}
-	picked := jobs[at : at+1 : at+1]
+	return withParts(jobs[at], runs), nil
+}
+
+// withParts are a job, and those of the runs behind it that are parts of it, or other nodes.
+func withParts(of Run, runs []Run) []Run {
+	all := []Run{of}
 	for _, r := range runs { // others with this id may be of an earlier job
-		part := r.part() && r.Status.RunID == picked[0].Status.RunID && !r.Began.Before(picked[0].Began) && !r.Began.After(*picked[0].Ended)
-		if r.Dir != picked[0].Dir && (part || r.beside(&picked[0])) {
-			picked = append(picked, r)
+		part := r.part() && r.Status.RunID == of.Status.RunID && !r.Began.Before(of.Began) && !r.Began.After(*of.Ended)
+		if r.Dir != of.Dir && (part || r.beside(&of)) {
+			all = append(all, r)
 		}
 	}
-	return picked, nil
+	return all
 }
