@@ -194,7 +194,7 @@ func (a *Agent) Run(ctx context.Context) (res Result, err error) {
 		if a.status.Ran() && errhint.Full(err) { // whatever the status says, the nodes have met
 			o.Reason = why
 		}
-		compat(&a.Plan.Job, err, &o)
+		o.Status = a.Plan.Job.CompatStatus(o.Status)
 		if g := a.group; g != nil && g.finished && len(g.running()) == 0 {
 			o.Exits = g.exits()
 		}

@@ -212,17 +212,9 @@ func (s *Steering) Refused(err error) {
 	if stopped, ok := errors.AsType[*SignalError](err); ok {
 		o.Status, o.Reason = errhint.FromSignal(int(stopped.Signal)), job.ReasonStopped
 	}
-	compat(&s.plan.Job, err, &o)
+	o.Status = s.plan.Job.CompatStatus(o.Status)
 	d := s.Status()
 	s.tell(d.Ended(o, moment(time.Now())))
-}
-
-// compat gives the outcome of a job that was not run because of err the status that muster ends with where all failures
-// have one (node.Compat).
-func compat(j *job.Job, err error, o *report.Outcome) {
-	if j.CompatExit && errhint.CodeOf(err) != errhint.Usage {
-		o.Status = 1
-	}
 }
 
 // Close ends the answers and removes the run directory. A nil Steering is none.

@@ -36,6 +36,7 @@ func (a *app) places() (rundir.Places, error) {
 	return rundir.FindPlaces(a.runtimeDir(), temp), nil
 }
 
+// tempDir is the directory of temporary files.
 func (a *app) tempDir() (string, error) {
 	return filepath.Abs(cmp.Or(a.here.Getenv("TMPDIR"), os.TempDir()))
 }

@@ -95,6 +95,11 @@ func (e StatusError) Error() string { return fmt.Sprintf("exit status %d", int(e
 // Full reports whether err is that a file system, or a quota of it, has no room left, be it for bytes or for files.
 func Full(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
+// MakeRoom is the hint for a file system at path that is Full, where flag names another place.
+func MakeRoom(path, flag string) string {
+	return "make room on the file system of " + path + " (df -h, df -i), or give another " + flag
+}
+
 // Usagef returns an error with status Usage: the user asked for something that cannot be, and nothing was started.
 func Usagef(format string, args ...any) error {
 	return Code(fmt.Errorf(format, args...), Usage)

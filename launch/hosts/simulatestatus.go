@@ -191,9 +191,7 @@ func (s *simulation) over(ctx context.Context, err error) {
 		o.Reason = job.ReasonWorkerFailed
 	}
 	said := s.lastWords(o)
-	if s.config.Job.CompatExit && o.Status != errhint.OK && o.Status != errhint.Usage { // as node.Compat
-		o.Status = 1
-	}
+	o.Status = s.config.Job.CompatStatus(o.Status)
 	s.told.end(said, report.Status{
 		Version: 1, RunID: simulatedID(s.config.Job), Name: s.config.Job.Command.Name, Nodes: s.config.Nodes,
 		Tasks: []report.Task{}, Conditions: []report.Condition{},

@@ -54,7 +54,7 @@ func makeLogDir(dir, runID, tempDir string) (logDir, error) {
 // unusable gives err, which a directory of logs has met, the hint that fits.
 func unusable(dir string, err error) error {
 	if errhint.Full(err) {
-		return errhint.With(err, "make room on the file system of "+printable.Output(dir)+" (df -h, df -i), or give another --log-dir")
+		return errhint.With(err, errhint.MakeRoom(printable.Output(dir), "--log-dir"))
 	}
 	return errhint.With(err, "give a directory you can write to with --log-dir, or --log-dir /dev/null for no log files")
 }

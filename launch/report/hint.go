@@ -372,8 +372,8 @@ var causes = [...]cause{
 		if _, found := raised(s.lines); found || s.kernel.FullLogs == "" || s.exit.Signal != 0 {
 			return ""
 		}
-		return "there is no room for the output of the worker, so that what it said at last may be lost: make room on the file " +
-			"system of " + printable.Output(s.kernel.FullLogs) + " (df -h, df -i), or give another --log-dir"
+		return "there is no room for the output of the worker, so that what it said at last may be lost: " +
+			errhint.MakeRoom(printable.Output(s.kernel.FullLogs), "--log-dir")
 	}},
 	{"output-lost", func(s symptoms) string {
 		if s.exit.Signal != 0 || s.exit.Code != pythonUnflushed {

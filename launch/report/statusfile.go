@@ -76,7 +76,7 @@ func OpenStatus(cfg StatusConfig) (*StatusFile, error) {
 			err = errhint.Code(fmt.Errorf("cannot write the status file %q: %w", cfg.Path, err), errhint.Usage)
 			hint := "give a regular file in a directory that exists and is writable"
 			if errhint.Full(err) {
-				hint = "make room on the file system of " + printable.Output(path) + " (df -h, df -i), or give another --status-file"
+				hint = errhint.MakeRoom(printable.Output(path), "--status-file")
 			}
 			return nil, errhint.With(err, hint)
 		}
