@@ -180,9 +180,7 @@ func (s *Steering) resume(ctx context.Context, by control.Peer, words []string) 
 	if len(words) > 0 {
 		text += fmt.Sprintf(" with the command %q", job.ShownArgsBut(words, s.plan.Job.Vars()))
 	}
-	err := hand(ctx, s, s.resumes, resumption{words, text, answer}, func(phase report.Phase) error {
-		return errhint.With(fmt.Errorf("cannot resume the job now: its nodes meet (%s)", phase), "try again")
-	})
+	err := hand(ctx, s, s.resumes, resumption{words, text, answer}, "resume the job", "its nodes meet", "try again")
 	if err == nil {
 		err = agreed(ctx, answer, "resumed")
 	}

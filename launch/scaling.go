@@ -160,10 +160,7 @@ func (s *Steering) scale(ctx context.Context, by control.Peer, n int) (string, e
 func (s *Steering) sendScale(ctx context.Context, r scaling) error {
 	answer := make(chan error, 1)
 	r.answer = answer
-	err := hand(ctx, s, s.scales, r, func(phase report.Phase) error {
-		return errhint.With(fmt.Errorf("cannot scale the job now: it neither runs nor is paused (%s)", phase),
-			"muster status shows when it does")
-	})
+	err := hand(ctx, s, s.scales, r, "scale the job", "it neither runs nor is paused", "muster status shows when it does")
 	if err != nil {
 		return err
 	}

@@ -273,18 +273,17 @@ func (s *Steering) restartAll(ctx context.Context) (string, error) {
 
 func (s *Steering) restart(ctx context.Context) error {
 	asked := make(chan error, 1)
-	err := hand(ctx, s, s.restarts, asked, func(phase report.Phase) error {
-		return errhint.With(fmt.Errorf("cannot restart the workers now: they do not run (%s)", phase), "muster status shows when they do")
-	})
+	err := hand(ctx, s, s.restarts, asked, "restart the workers", "they do not run", "muster status shows when they do")
 	if err != nil {
 		return err
 	}
 	return <-asked // the loop has taken it, and answers at once
 }
 
-// hand gives a request to the loop that waits in a round. Where no loop takes it within restartTime the error is what late
-// says of the phase in which the job is, and lets who asks try again.
-func hand[T any](ctx context.Context, s *Steering, to chan<- T, request T, late func(report.Phase) error) error {
+// hand gives a request to the loop that waits in a round. Where no loop takes it within restartTime the error says that
+// muster cannot do what is asked for now, and why, and lets who asks try again. While workers run the loop takes nothing
+// where the nodes have yet to agree on how the round ends.
+func hand[T any](ctx context.Context, s *Steering, to chan<- T, request T, what, why, hint string) error {
 	timer := time.NewTimer(restartTime)
 	defer timer.Stop()
 	select {
@@ -293,7 +292,11 @@ func hand[T any](ctx context.Context, s *Steering, to chan<- T, request T, late 
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-timer.C:
-		return errhint.Code(late(s.Status().Phase), errhint.TryAgain)
+		phase := s.Status().Phase
+		if phase == report.PhaseRunning {
+			why, hint = "the nodes have not agreed yet on how this round ends", "try again"
+		}
+		return errhint.Code(errhint.With(fmt.Errorf("cannot %s now: %s (%s)", what, why, phase), hint), errhint.TryAgain)
 	}
 }
 

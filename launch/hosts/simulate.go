@@ -189,15 +189,22 @@ func (s *simulation) node(ctx context.Context) string {
 	return one
 }
 
-// ask has one of the nodes do something with the job of all, and returns what it says about that.
-func (s *simulation) ask(ctx context.Context, r control.Request) (string, error) {
+// ask has one of the nodes do something with the job of all, and returns what it says about that. Nothing is done any more
+// once all nodes were told to end.
+func (s *simulation) ask(ctx context.Context, r control.Request) (said string, err error) {
+	if s.told.isEnding() == "" {
+		said, err = s.askNode(ctx, r)
+	}
+	if why := s.told.isEnding(); why != "" && said == "" { // it may have ended while it was asked
+		err = errhint.Code(errors.New("the job is ending: "+why), errhint.TryAgain)
+	}
+	return said, err
+}
+
+func (s *simulation) askNode(ctx context.Context, r control.Request) (string, error) {
 	dir := s.node(ctx)
 	if dir == "" {
-		err := errors.New("no node answers now")
-		if why := s.told.isEnding(); why != "" {
-			err = errors.New("the job is ending: " + why)
-		}
-		return "", errhint.Code(err, errhint.TryAgain)
+		return "", errhint.Code(errors.New("no node answers now"), errhint.TryAgain)
 	}
 	c := control.Dial(dir)
 	if r.What == control.ScaleRequested {

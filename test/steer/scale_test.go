@@ -2,6 +2,7 @@ package steer
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -103,10 +104,12 @@ func TestScaleFixed(t *testing.T) {
 // meanwhile hears that, too.
 func TestLossEndsJob(t *testing.T) {
 	t.Parallel()
-	j := drive.Start(t, []string{"MUSTER_FAKE=" + filepath.Join("..", "..", "examples", "cluster.yaml")},
-		"run", "--simulate-nodes", "2", "-n", "1", "--", "sh", "-c", drive.UntilStopped)
+	at := t.TempDir() // a worker ends once somebody was told that the job is ending
+	j := drive.Start(t, []string{"MUSTER_FAKE=" + filepath.Join("..", "..", "examples", "cluster.yaml"), "AT=" + at},
+		"run", "--simulate-nodes", "2", "-n", "1", "--", "sh", "-c",
+		`trap 'until [ -e $AT/told ]; do sleep 0.1; done; exit 0' TERM; while :; do sleep 0.1; done`)
 	drive.UntilNodes(t, j.RuntimeDir, 2)
-	drive.Beside(t, j.RuntimeDir, "kill-node", "nodd-1").Expect(t, 2, "they are called node-0, node-1")
+	drive.Beside(t, j.RuntimeDir, "kill-node", "nodd-1").Expect(t, 2, "they are called node-")
 	drive.Beside(t, j.RuntimeDir, "kill-node", "node-1").Expect(t, 0,
 		"a round needs 2 nodes: a node that waits or comes takes its place, else the job ends with status 75")
 	ending, over := 0, false
@@ -114,6 +117,9 @@ func TestLossEndsJob(t *testing.T) {
 		got := drive.Beside(t, j.RuntimeDir, "restart")
 		if strings.Contains(got.Stderr, "the job is ending: too few simulated nodes are left") {
 			ending++
+			if err := os.WriteFile(filepath.Join(at, "told"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
 			got = drive.Beside(t, j.RuntimeDir, "status")
 		}
 		text := got.Stdout + got.Stderr
@@ -139,9 +145,10 @@ func TestAllSimulatedNodesLost(t *testing.T) {
 			if status == 1 {
 				env = append(env, "MUSTER_EXIT_CODE_COMPAT=true")
 			}
-			// The worker of rank 0 kills its muster once that of rank 1 is gone, and the launcher has had time to see that.
+			// The worker of node-0, which serves the store, kills its muster once that of node-1 is gone, and the launcher
+			// has had time to see that.
 			drive.Run(t, env, "run", "--run-id", "lost", "--simulate-nodes", "2", "--nnodes", "1:2", "-n", "1", "--", "sh", "-c",
-				`if [ $RANK = 1 ]; then echo $PPID >$AT/new; mv $AT/new $AT/1; kill -9 $PPID; sleep 60; fi
+				`if tr '\0' '\n' </proc/$PPID/environ | grep -q '=node-1$'; then echo $PPID >$AT/new; mv $AT/new $AT/1; kill -9 $PPID; sleep 60; fi
 				until [ -e $AT/1 ]; do sleep 0.1; done
 				while kill -0 $(cat $AT/1) 2>/dev/null; do sleep 0.1; done
 				sleep 1; kill -9 $PPID; sleep 60`).Expect(t, status,
