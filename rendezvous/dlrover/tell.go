@@ -13,7 +13,7 @@ import (
 	"muster/rendezvous"
 )
 
-// heartbeats are as far apart as those of DLRover's agents.
+// heartbeats are as far apart as those of DLRover's agents. What is told with one takes no longer than that.
 const heartbeats = 15 * time.Second
 
 // progress is how far the job has come.
@@ -41,7 +41,7 @@ func (h *Handler) keepTelling() {
 	defer tick.Stop()
 	used, lost := newUsage(), false
 	beat := func() {
-		ctx, cancel := context.WithTimeout(h.done, each)
+		ctx, cancel := context.WithTimeout(h.done, heartbeats)
 		defer cancel()
 		a, err := h.c.heartbeat(ctx)
 		switch {
@@ -69,7 +69,7 @@ func (h *Handler) keepTelling() {
 		case <-tick.C:
 			beat()
 		case p := <-h.steps:
-			ctx, cancel := context.WithTimeout(h.done, each)
+			ctx, cancel := context.WithTimeout(h.done, heartbeats)
 			if err := h.c.step(ctx, p.step, p.at); err != nil && h.done.Err() == nil {
 				h.cfg.Log.Debug().Err(err).Msg("the master was not told how far the job has come")
 			}
