@@ -192,6 +192,22 @@ for helpers in (0, 3):
     jobs = [(target.data_ptr() + at, source.data_ptr() + at, min(step, source.numel() - at)) for step in (7 << 20,) for at in range(0, source.numel(), step)]
     _copy.Copy(jobs, helpers).finish()
     assert torch.equal(source, target), helpers
+
+# Large blocks stay whole where there is one for each thread, and no byte is left out or copied twice.
+GIB = 1 << 30
+for sizes, threads, longest in (
+        ((GIB,), 4, GIB // 4), ((GIB + 12345, 5 << 20), 8, 16 << 20), ((100 << 20, 200 << 20), 1, 200 << 20),
+        ((200 << 20, 7, 383 << 20), 2, 383 << 20), ((200 << 20,), 2, 16 << 20), ((), 2, 0)):
+    jobs = [(i * 8 * GIB, i * 8 * GIB + 64 * GIB, size) for i, size in enumerate(sizes)]
+    cut = _copy.pieces(jobs, threads)
+    assert max((size for _, _, size in cut), default=0) <= longest, (sizes, cut)
+    assert not cut or max(size for _, _, size in cut) >= min(longest, 192 << 20), (sizes, cut)
+    for to, source, size in jobs:
+        at = to
+        for piece in sorted(p for p in cut if to <= p[0] < to + size):
+            assert piece[0] == at and piece[1] - at == source - to, (sizes, cut)
+            at += piece[2]
+        assert at == to + size, (sizes, cut)
 print("copied", flush=True)
 storages = _state.Storages()
 storages.find({"a": w, "b": [w[3:], (w,)], "c": torch.ones(2)})

@@ -9,9 +9,11 @@ import torch
 from . import _place, _threads
 
 PIECE = 16 << 20  # what a thread copies before it looks for more
+STREAMED = 192 << 20  # from a block of some such size on memmove does not read what it overwrites, and takes two thirds of the time
 SMALL = 64 << 10  # storages below this are copied without letting go of the interpreter
 COALESCE = 1 << 20  # storages on a device up to this go there through one buffer, many at once
 GATHERED = 32 << 20  # what such a buffer has at most
+PAGE = 4 << 10
 ALIGN = 256  # where a storage begins in the mapping: less than that between two is nobody's
 
 _libc = ctypes.CDLL(None)
@@ -53,16 +55,29 @@ class Populated:
             thread.join()
 
 
+def pieces(jobs, threads):
+    """Cuts [(destination, source, size)] into what one of so many threads copies at once.
+
+    Blocks that memmove streams stay so large where each thread gets one of them. They come first: the small ones fill what is left.
+    """
+    whole = threads <= sum(size // STREAMED for _, _, size in jobs)
+    cut = []
+    for to, source, size in sorted(jobs, key=lambda job: -job[2]) if whole else jobs:
+        piece, count = PIECE, size // STREAMED
+        if whole and count:
+            count -= count % threads if count > threads else 0  # so that all are done at once
+            piece = -(-size // count // PAGE) * PAGE
+        cut += [(to + at, source + at, min(piece, size - at)) for at in range(0, size, piece)]
+    return cut
+
+
 class Copy:
     """Copies [(destination, source, size)] in the background; finish helps, and waits until all is done, that of devices too."""
 
     def __init__(self, jobs, helpers):
         self.devices = None  # a DeviceCopy
         self._small = [job for job in jobs if job[2] <= SMALL]
-        self._pieces = [
-            (to + at, source + at, min(PIECE, size - at))
-            for to, source, size in jobs if size > SMALL for at in range(0, size, PIECE)
-        ]
+        self._pieces = pieces([job for job in jobs if job[2] > SMALL], helpers + 1)
         self._lock, self._next = threading.Lock(), 0
         self._interval = sys.getswitchinterval()
         helpers = min(helpers, len(self._pieces))
