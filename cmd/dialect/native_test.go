@@ -392,6 +392,27 @@ func TestParseOwn(t *testing.T) {
 		_, _, err := dialect.ParseOwn(strings.Fields(words))
 		wantRefused(t, err, want)
 	}
+	for words, hint := range map[string]string{ // of the launcher that was written
+		"--nproc-per-node 2 t.py":                       "muster torchrun --nproc-per-node …",
+		"--nproc-per-node 2 torchrun t.py":              "muster torchrun --nproc-per-node …",
+		"--nproc_per_node 2 dlrover-run t.py":           "muster dlrover-run --nproc_per_node …",
+		"--nproc_per_node 2 colossalai run t.py":        "muster colossalai run --nproc_per_node …",
+		"--nproc-per-node=2 run t.py":                   "muster run --nproc-per-node …",
+		"--use-env torch.distributed.launch t.py":       "muster torch.distributed.launch --use-env …",
+		"--num-gpus 2 deepspeed t.py":                   "muster deepspeed --num-gpus …",
+		"--num_processes 2 accelerate launch t.py":      "muster accelerate launch --num_processes …",
+		"--map-by node mpirun t.py":                     "muster mpirun --map-by …",
+		"--nproc-per-node 2 deepspeed t.py":             "deepspeed's own, which muster deepspeed --help lists",
+		"--no-python horovodrun t.py":                   "horovodrun's own, which muster horovodrun --help lists",
+		"--rdzv-backend c10d accelerate launch t.py":    "muster accelerate launch --rdzv-backend …",
+		"--nnodes 2 accelerate launch --cpu t.py":       "accelerate launch's own, which muster accelerate launch --help lists",
+		"--rdzv_endpoint h:1 torch.distributed.run .py": "muster torch.distributed.run --rdzv_endpoint …",
+	} {
+		_, _, err := dialect.ParseOwn(strings.Fields(words))
+		if got := errhint.Of(err); !strings.Contains(got, hint) {
+			t.Errorf("%s: %v, hint %q, want %q", words, err, got, hint)
+		}
+	}
 	for _, words := range []string{"--frob status", "--frob", "--help torchrun"} { // others know of these
 		if _, rest, err := dialect.ParseOwn(strings.Fields(words)); err != nil || strings.Join(rest, " ") != words {
 			t.Errorf("%s: rest %q, %v", words, rest, err)

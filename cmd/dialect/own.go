@@ -73,33 +73,54 @@ func ParseOwn(args []string) (Own, []string, error) {
 // launcher. Behind it stands what else was given.
 func unknownInFront(spelling, flag string, behind []string) error {
 	known, i := anywhereFlags(), slices.IndexFunc(behind, Named)
-	ofLauncher := func(launcher string) error {
-		return errhint.With(fmt.Errorf("cannot use %s in front of a launcher's name", spelling),
-			"it is a flag of the launcher: put it behind the name, as in muster "+launcher+" "+spelling+" …")
+	launcher, theirs := "torchrun", ""
+	if i >= 0 {
+		launcher = behind[i]
+		theirs = nearestFlag(launcher, spelling)
+	} else if optionNamed(torchrunRows(), flag[2:]) != nil {
+		theirs = spelling
+	}
+	shown := launcher
+	switch launcher {
+	case accelerateProg, colossalAI: // their flags are those of a command
+		shown = accelerateParser(new(accelerateWords)).prog
+		if launcher == colossalAI {
+			shown = colossalParser(new(colossalWords)).prog
+		}
 	}
 	switch {
 	case flag == "--help" || flag == "--version":
 		return nil
-	case optionNamed(torchrunRows(), flag[2:]) != nil:
-		return ofLauncher("torchrun")
+	case theirs != "" && plain(theirs) == flag:
+		return errhint.With(fmt.Errorf("cannot use %s in front of a launcher's name", spelling),
+			"it is a flag of the launcher: put it behind the name, as in muster "+shown+" "+theirs+" …")
 	case nearest(spelling, known) != "" || onlyOfRun(flag):
 		return unknownFlag(spelling, known, "-h")
 	case i < 0:
 		return nil
-	}
-	launcher := behind[i]
-	var theirs []string
-	Flags(launcher).VisitAll(func(f *pflag.Flag) { theirs = append(theirs, "--"+f.Name) })
-	switch near := nearest(flag, theirs); plain(near) {
-	case flag:
-		return ofLauncher(launcher)
-	case "":
-		return errhint.With(fmt.Errorf("unknown flag %s in front of %s", spelling, launcher),
+	case theirs == "":
+		return errhint.With(fmt.Errorf("unknown flag %s in front of %s", spelling, shown),
 			fmt.Sprintf("muster --help lists those that may stand there; %s's own, which muster %[1]s --help lists, stand behind its name",
-				launcher))
+				shown))
 	default:
-		return fmt.Errorf("unknown flag %s in front of %s: did you mean its %s? Put that behind its name", spelling, launcher, near)
+		return fmt.Errorf("unknown flag %s in front of %s: did you mean its %s? Put that behind its name", spelling, shown, theirs)
 	}
+}
+
+// nearestFlag is the flag of a launcher that was probably meant, as it is written, "" for none.
+func nearestFlag(launcher, spelling string) string {
+	var flags []string
+	Flags(launcher).VisitAll(func(f *pflag.Flag) {
+		flags = append(flags, "--"+f.Name)
+		if w, ok := f.Value.(*flagWord); ok {
+			flags = append(flags, w.spellings...)
+		}
+	})
+	flags = slices.DeleteFunc(flags, func(s string) bool { return !strings.HasPrefix(s, "--") })
+	if slices.Contains(flags, spelling) {
+		return spelling
+	}
+	return nearest(spelling, flags)
 }
 
 // json reports whether errors of a command line that could not be read are to be printed as JSON.
