@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -83,6 +85,24 @@ func TestOrdinaryMistakes(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestScriptInPlaceOfCommand: where a command is expected and a Python script is given, the hint is right in each dialect.
+func TestScriptInPlaceOfCommand(t *testing.T) {
+	t.Parallel()
+	script := filepath.Join(t.TempDir(), "train.py")
+	if err := os.WriteFile(script, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{
+		"horovodrun -np 1", "mpirun -np 1", "run --no-python", "torchrun --no-python", "dlrover-run --no-python", "deepspeed --no_python",
+		"accelerate launch --cpu --num_processes 2 --no_python",
+	} {
+		got := muster(t, nil, append(append([]string{"--dry-run"}, strings.Fields(line)...), script)...)
+		if got.Status != 126 || !strings.Contains(got.Stderr, "give python "+script+" as the command") {
+			t.Errorf("%s: status %d\n%s", line, got.Status, got.Stderr)
+		}
 	}
 }
 

@@ -63,8 +63,12 @@ func LookPath(file, dir string, env []string) (string, error) {
 	if !given {
 		hint = "the worker's environment has no PATH, so only " + defaultPath + " was searched"
 	}
-	if st, err := os.Stat(within(file, dir)); err == nil && st.Mode().IsRegular() {
+	at := within(file, dir)
+	if st, err := os.Stat(at); err == nil && st.Mode().IsRegular() {
 		hint = fmt.Sprintf("there is a file of this name in the working directory; try ./%s", file)
+		if strings.HasSuffix(file, ".py") && unix.Faccessat(unix.AT_FDCWD, at, unix.X_OK, unix.AT_EACCESS) != nil {
+			hint = pythonHint(file, at)
+		}
 	}
 	return "", errhint.Code(errhint.With(fmt.Errorf("cannot find the command %q", file), hint), errhint.NotFound)
 }
@@ -85,6 +89,13 @@ func within(path, dir string) string {
 		return path
 	}
 	return filepath.Join(dir, path)
+}
+
+// pythonHint is what to do about a Python script in place of a command: right in every launcher's command line, as not each
+// has a flag that says what is a script.
+func pythonHint(path, at string) string {
+	return fmt.Sprintf("a Python script needs its interpreter: give python %s as the command, or make it executable with chmod +x %s",
+		path, at)
 }
 
 func notExecutable(hint, format string, args ...any) error {
@@ -124,7 +135,7 @@ func checkExecutable(path, dir string) error {
 		if unix.Statfs(at, &fs) == nil && fs.Flags&unix.ST_NOEXEC != 0 {
 			hint = "its file system is mounted with noexec; move it, or name the interpreter"
 		} else if strings.HasSuffix(path, ".py") {
-			hint = "a Python script needs its interpreter: leave --no-python out, or make it executable with chmod +x " + at
+			hint = pythonHint(path, at)
 		}
 		return notExecutable(hint, "cannot execute %q: %w", path, err)
 	}

@@ -53,6 +53,7 @@ func TestLookPath(t *testing.T) {
 	write("bin/cut", 0o755, "\x7fELF")
 	write("script.py", 0o644, "print('hello')\n")
 	write("here", 0o755, "#!/bin/sh\n")
+	write("here.py", 0o755, "#!/usr/bin/env python3\n")
 	if err := unix.Mkfifo(filepath.Join(dir, "bin/fifo"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +91,9 @@ func TestLookPath(t *testing.T) {
 		{"/nope", errhint.NotFound, "no such file", "path"},
 		{"./here/x", errhint.NotFound, "no directory", "path"},
 		{"only-denied", errhint.NotExecuted, "permission denied", "chmod +x " + dir + "/bin/only-denied"},
-		{"./script.py", errhint.NotExecuted, "permission denied", "--no-python"},
+		{"./script.py", errhint.NotExecuted, "permission denied", "give python ./script.py as the command, or make it executable"},
+		{"script.py", errhint.NotFound, `cannot find the command "script.py"`, "give python script.py as the command"},
+		{"here.py", errhint.NotFound, `cannot find the command "here.py"`, "try ./here.py"},
 		{"dir", errhint.NotExecuted, "directory", "-m"},
 		{"fifo", errhint.NotExecuted, "no ordinary file", ""},
 		{"crlf", errhint.NotExecuted, "carriage return", `"sh"`},
