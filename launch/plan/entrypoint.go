@@ -1,7 +1,10 @@
 package plan
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -29,6 +32,9 @@ type entrypoint struct {
 func resolveCommand(c job.Command, vars []job.Var, dir string, environ []string) (entrypoint, error) {
 	if c.Kind == job.Program {
 		path, err := proc.LookPath(c.Name, dir, environ)
+		if err != nil && isJobFile(c.Name, dir) {
+			return entrypoint{}, errhint.Code(errhint.With(errors.New(err.Error()), jobFileHint+c.Name), errhint.CodeOf(err))
+		}
 		if err != nil {
 			return entrypoint{}, err
 		}
@@ -120,7 +126,32 @@ func checkScript(name, dir string) error {
 	if err := unix.Access(path, unix.R_OK); err != nil {
 		return errhint.Code(fmt.Errorf("cannot read the script %q: %w", name, err), errhint.NotExecuted)
 	}
+	if isJobFile(name, dir) {
+		return errhint.Code(errhint.With(fmt.Errorf("cannot run %q: it is no Python script", name), jobFileHint+name), errhint.NotExecuted)
+	}
 	return nil
+}
+
+// jobFileHint is what to write where a job file stands in the place of a command, in front of its name.
+const jobFileHint = "it looks like a job for Kubernetes: muster run -f "
+
+// isJobFile reports whether a file that somebody gave as the command says what a job file says. No Python script does.
+func isJobFile(name, dir string) bool {
+	if !slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) {
+		return false
+	}
+	path := Within(dir, name)
+	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
+		return false
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = f.Close() }()
+	const enough = 64 << 10 // comments may stand in front
+	head, err := io.ReadAll(io.LimitReader(f, enough))
+	return err == nil && bytes.Contains(head, []byte("apiVersion")) && bytes.Contains(head, []byte("kind"))
 }
 
 // argv returns the argument vector of one worker.

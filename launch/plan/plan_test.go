@@ -259,6 +259,8 @@ func TestPlanRefuses(t *testing.T) {
 	}
 	write("plain", "text", 0o644)
 	write("train.py", "", 0o644)
+	write("job.yaml", "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata:\n  name: x\n", 0o644)
+	write("conf.yaml", "compute_environment: LOCAL_MACHINE\n", 0o644)
 	if err := os.Mkdir(filepath.Join(dir, "package"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -273,6 +275,14 @@ func TestPlanRefuses(t *testing.T) {
 		{"too many workers", func(j *job.Job) { j.Procs = "1000000" }, errhint.Usage, "4096"},
 		{"unknown word", func(j *job.Job) { j.Procs = "lots" }, errhint.Usage, "lots"},
 		{"program missing", func(j *job.Job) { j.Command.Name = "no-such-program" }, errhint.NotFound, "no-such-program"},
+		{"a job file", func(j *job.Job) { j.Command.Name = "job.yaml" }, errhint.NotFound, "muster run -f job.yaml"},
+		{"a job file by a path", func(j *job.Job) { j.Command.Name = "./job.yaml" }, errhint.NotExecuted, "muster run -f ./job.yaml"},
+		{"a file that is no job's", func(j *job.Job) { j.Command.Name = "conf.yaml" }, errhint.NotFound, "try ./conf.yaml"},
+		{
+			"a job file as script", func(j *job.Job) {
+				j.Command = job.Command{Kind: job.Script, Name: "job.yaml", Interpreters: python}
+			}, errhint.NotExecuted, "muster run -f job.yaml",
+		},
 		{"program not executable", func(j *job.Job) { j.Command.Name = "./plain" }, errhint.NotExecuted, "chmod"},
 		{
 			"script missing", func(j *job.Job) { j.Command = job.Command{Kind: job.Script, Name: "gone.py", Interpreters: python} },
