@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -11,12 +12,13 @@ import (
 )
 
 // WorldStatus puts the status files of a job's nodes together into one of the whole world, for a launcher that started
-// them: the tasks and counts of every node, and all else as the node says it that is first in the job or has decided
-// how it ended. Not safe for concurrent use.
+// them: the tasks and counts of every node, and all else as the node says it that has decided how the job ended, else the
+// first one that takes part. Not safe for concurrent use.
 type WorldStatus struct {
 	names []string
 	docs  []*Status // nil: the node has said nothing
 	lost  map[int]bool
+	away  map[int]bool // nodes that were lost while the job runs, or have left it, and do not take part again yet
 	// began is the earliest start that a node has told, nil before: who has come later has not seen it.
 	began *time.Time
 	// decided is the node whose word counts at the end, -1 before.
@@ -29,7 +31,7 @@ type WorldStatus struct {
 
 // NewWorldStatus returns the status of a job on the named nodes, none of which has said anything.
 func NewWorldStatus(names []string) *WorldStatus {
-	return &WorldStatus{names: names, docs: make([]*Status, len(names)), lost: map[int]bool{}, decided: -1}
+	return &WorldStatus{names: names, docs: make([]*Status, len(names)), lost: map[int]bool{}, away: map[int]bool{}, decided: -1}
 }
 
 // Take takes what a node has in its status file.
@@ -58,13 +60,17 @@ func (w *WorldStatus) Steady(node int) []byte {
 // TakeStatus takes what a node has said of itself.
 func (w *WorldStatus) TakeStatus(node int, d Status) {
 	w.docs[node] = &d
+	starts := slices.Contains([]Phase{PhasePending, PhaseChecking, PhaseCreating}, d.Phase)
+	w.away[node] = d.Reason == job.ReasonSurplus || w.away[node] && starts
 	if at := d.StartTime; at != nil && (w.began == nil || at.Before(*w.began)) {
 		w.began = at
 	}
 }
 
-// Lose says that a node's muster has gone without a word. What it has said counts again once it says something.
+// Lose says that a node's muster has gone without a word. What it says of itself counts again once it says something, and
+// what it says of the job once it takes part again.
 func (w *WorldStatus) Lose(node int) {
+	w.away[node] = true
 	if d := w.docs[node]; d != nil {
 		lost := d.Lost(func(string) bool { return true })
 		w.docs[node] = &lost
@@ -112,14 +118,22 @@ func (w *WorldStatus) Encode() []byte {
 	return s.encode()
 }
 
+// leads is what the node has said that speaks for the job, nil while no node has said anything.
+func (w *WorldStatus) leads() (d *Status) {
+	if w.decided >= 0 && w.docs[w.decided] != nil {
+		return w.docs[w.decided]
+	}
+	for i, doc := range w.docs {
+		if doc != nil && !w.away[i] {
+			return doc
+		}
+		d = cmp.Or(d, doc)
+	}
+	return d
+}
+
 func (w *WorldStatus) merged() *Status {
-	var base *Status
-	if w.decided >= 0 {
-		base = w.docs[w.decided]
-	}
-	for i := 0; i < len(w.docs) && base == nil; i++ {
-		base = w.docs[i]
-	}
+	base := w.leads()
 	if base == nil {
 		return nil
 	}

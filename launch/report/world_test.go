@@ -95,6 +95,37 @@ func TestWorldStatusStart(t *testing.T) {
 	}
 }
 
+// TestWorldStatusWithoutFirst: where the node that leads is lost, or has left as fewer were wanted, another one says how the
+// job stands, until its successor takes part.
+func TestWorldStatusWithoutFirst(t *testing.T) {
+	w := NewWorldStatus([]string{"a", "b"})
+	want := func(phase Phase, restarts int, when string) {
+		t.Helper()
+		if d, _ := w.Status(); d.Phase != phase || d.RestartCount != restarts {
+			t.Errorf("%s: %s with %d restarts, want %s with %d", when, d.Phase, d.RestartCount, phase, restarts)
+		}
+	}
+	w.TakeStatus(0, Status{Phase: PhaseRunning})
+	w.TakeStatus(1, Status{Phase: PhaseRunning, RestartCount: 1})
+	want(PhaseRunning, 0, "the first one leads")
+	w.Lose(0)
+	w.TakeStatus(1, Status{Phase: PhaseRestarting, RestartCount: 2})
+	want(PhaseRestarting, 2, "it is lost")
+	for _, early := range []Phase{PhasePending, PhaseChecking, PhaseCreating} {
+		w.TakeStatus(0, Status{Phase: early})
+		want(PhaseRestarting, 2, "its successor is "+string(early))
+	}
+	w.TakeStatus(0, Status{Phase: PhaseRunning, RestartCount: 3})
+	want(PhaseRunning, 3, "its successor takes part")
+	w.TakeStatus(0, Status{Phase: PhaseSucceeded, Reason: job.ReasonSurplus})
+	want(PhaseRestarting, 2, "it has left")
+	w.TakeStatus(0, Status{Phase: PhasePending})
+	want(PhaseRestarting, 2, "it is started again")
+	w.Lose(0)
+	w.Lose(1)
+	want(PhasePending, 0, "both are lost")
+}
+
 // Where all nodes were lost no file says that the job runs.
 func TestWorldStatusOfLostNodes(t *testing.T) {
 	w := NewWorldStatus([]string{"a", "b"})
