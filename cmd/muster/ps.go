@@ -27,7 +27,8 @@ or several of its nodes, is listed once. A muster that does not answer within 5 
 as such, and so is the run directory of one that was killed.
 
 With -a jobs that have ended follow, the newest first, with their exit status or as died;
-each is known for a day (--keep-runs).
+each is known for a day (--keep-runs). So do nodes that were lost or have left, by their
+names, while others of their job go on here.
 
 Jobs are found in the run directories below XDG_RUNTIME_DIR, TMPDIR and /tmp.`,
 		Annotations: map[string]string{exitAnnotation: "  0  done, also where no job runs\n" +

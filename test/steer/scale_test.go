@@ -148,7 +148,8 @@ func TestAllSimulatedNodesLost(t *testing.T) {
 			// The worker of node-0, which serves the store, kills its muster once that of node-1 is gone, and the launcher
 			// has had time to see that.
 			drive.Run(t, env, "run", "--run-id", "lost", "--simulate-nodes", "2", "--nnodes", "1:2", "-n", "1", "--", "sh", "-c",
-				`if tr '\0' '\n' </proc/$PPID/environ | grep -q '=node-1$'; then echo $PPID >$AT/new; mv $AT/new $AT/1; kill -9 $PPID; sleep 60; fi
+				`if tr '\0' '\n' </proc/$PPID/environ | grep -q '=node-1$'; then
+				echo $PPID >$AT/new; mv $AT/new $AT/1; kill -9 $PPID; sleep 60; fi
 				until [ -e $AT/1 ]; do sleep 0.1; done
 				while kill -0 $(cat $AT/1) 2>/dev/null; do sleep 0.1; done
 				sleep 1; kill -9 $PPID; sleep 60`).Expect(t, status,
@@ -204,9 +205,10 @@ func TestScaleLauncher(t *testing.T) {
 		args  []string
 		again string // what is said of more nodes
 		lost  string // the node that is killed
+		row   string // what muster ps -a says of it
 	}{
-		"hosts":     {[]string{"--hosts", "localhost,127.0.0.1,127.0.0.2"}, "it is started again on ", "2"},
-		"simulated": {[]string{"--simulate-nodes", "3"}, "started: node-", "node-0"},
+		"hosts":     {[]string{"--hosts", "localhost,127.0.0.1,127.0.0.2"}, "it is started again on ", "0", "sh on node localhost (died, "},
+		"simulated": {[]string{"--simulate-nodes", "3"}, "started: node-", "node-0", "sh on node-0 (died, "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -235,8 +237,12 @@ func TestScaleLauncher(t *testing.T) {
 						t.Errorf("round %d: rank %d is said to run, whose process %d is gone with its node", a.Generation, r.Rank, r.PID)
 					}
 				}
+				if a.Phase == report.PhasePending {
+					t.Errorf("the job is said to be %s: %+v", a.Phase, a.Status)
+				}
 				return a.Phase == report.PhaseRunning && a.Generation > before.Generation
 			})
+			drive.Beside(t, j.RuntimeDir, "ps", "-a").Expect(t, 0, c.row)
 			drive.Beside(t, j.RuntimeDir, "stop").Expect(t, 0, "is being stopped")
 			j.End().Expect(t, 143)
 			j.NothingLeft(j.RuntimeDir)

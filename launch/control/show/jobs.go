@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"muster/internal/printable"
+	"muster/internal/wording"
 	"muster/launch/control"
 	"muster/launch/control/history"
 )
@@ -17,11 +18,12 @@ type Job struct {
 	RunDir string `json:"runDir"`
 	PID    int    `json:"pid,omitempty"`
 	// State is running, silent or dead; ended, or died where a muster has ended without a word. Error says why nobody
-	// answers.
+	// answers. Node is the one of several whose muster has ended: others of the job may go on.
 	State        string       `json:"state"`
 	Error        string       `json:"error,omitempty"`
 	Role         control.Role `json:"role,omitempty"`
 	Name         string       `json:"name,omitempty"`
+	Node         string       `json:"node,omitempty"`
 	Phase        string       `json:"phase,omitempty"`
 	Nodes        int          `json:"nodes"`
 	WorldSize    int          `json:"worldSize"`
@@ -36,12 +38,20 @@ func pastJobs(runs []history.Run) (list []Job) {
 		r := &runs[i]
 		d := &r.Status
 		list = append(list, Job{
-			RunID: d.RunID, RunDir: r.Muster.RunDir, State: pastState(r), Role: r.Muster.Role, Name: d.Name, Phase: string(d.Phase),
-			Nodes: d.Nodes, WorldSize: d.WorldSize, RestartCount: d.RestartCount, StartTime: d.StartTime, ExitStatus: d.ExitStatus,
-			EndTime: r.Ended,
+			RunID: d.RunID, RunDir: r.Muster.RunDir, State: pastState(r), Role: r.Muster.Role, Name: d.Name, Node: nodeOf(r),
+			Phase: string(d.Phase), Nodes: d.Nodes, WorldSize: d.WorldSize, RestartCount: d.RestartCount,
+			StartTime: d.StartTime, ExitStatus: d.ExitStatus, EndTime: r.Ended,
 		})
 	}
 	return list
+}
+
+// nodeOf is the node that a run was of a job on several, empty where it was the job.
+func nodeOf(r *history.Run) string {
+	if r.Muster.Role != control.Agent || r.Muster.Meets == "" && !r.Muster.Part || len(r.Status.Tasks) == 0 {
+		return ""
+	}
+	return r.Status.Tasks[0].Node
 }
 
 func pastState(r *history.Run) string {
@@ -108,8 +118,12 @@ func Jobs(w io.Writer, jobs []control.Found, past []history.Run, now time.Time) 
 				how = "status " + strconv.Itoa(*d.ExitStatus)
 			}
 		}
+		name := d.Name
+		if node := nodeOf(r); node != "" {
+			name += " on " + wording.Node(node)
+		}
 		say(t, "%s\t%s\t%s\t%s\t%d\t%s\t-\t%s (%s, %s ago)\n", printable.Output(d.RunID), printable.Output(string(d.Phase)), cell(d.Nodes),
-			cell(d.WorldSize), d.Restarts(), since(d.StartTime, *r.Ended), printable.Output(d.Name), how, since(r.Ended, now))
+			cell(d.WorldSize), d.Restarts(), since(d.StartTime, *r.Ended), printable.Output(name), how, since(r.Ended, now))
 	}
 	return t.Flush()
 }

@@ -200,22 +200,24 @@ func TestJobs(t *testing.T) {
 	past := []history.Run{
 		ended(report.Status{RunID: "c", Phase: report.PhaseSucceeded, ExitStatus: new(0)}, time.Hour, false),
 		ended(report.Status{RunID: "d", Phase: report.PhaseRunning}, time.Minute, true),
+		ended(report.Status{RunID: "a", Name: "sh", Phase: report.PhaseRunning, Tasks: []report.Task{{Node: "n1"}}}, time.Minute, true),
 	}
+	past[2].Muster = control.Muster{Role: control.Agent, Part: true}
 	var b bytes.Buffer
 	if err := Jobs(&b, jobs, past, noon); err != nil {
 		t.Fatal(err)
 	}
 	var states []string
 	for _, j := range JobList(jobs, past) {
-		states = append(states, j.RunID+" "+j.State)
+		states = append(states, strings.TrimSpace(j.RunID+" "+j.State+" "+j.Node))
 	}
-	if got := strings.Join(states, ", "); got != "a running, b silent, c ended, d died" {
+	if got := strings.Join(states, ", "); got != "a running, b silent, c ended, d died, a died n1" {
 		t.Error(got)
 	}
 	rows := strings.Split(b.String(), "\n")
 	for i, want := range []string{
 		"JOB PHASE", "a Running 2 4 2 1d2h 3 sh", "b silent - - - - 4 (/run/b)", "c Succeeded - - 0 1d1h - (status 0, 1h0m ago)",
-		"d Running - - 0 1d1h - (died, 1m0s ago)",
+		"d Running - - 0 1d1h - (died, 1m0s ago)", "a Running - - 0 1d1h - sh on node n1 (died, 1m0s ago)",
 	} {
 		if got := strings.Join(strings.Fields(rows[i]), " "); !strings.HasPrefix(got, want) {
 			t.Errorf("%q, want %q", got, want)
