@@ -94,8 +94,8 @@ func look(ctx context.Context, dir string) Found {
 	return f
 }
 
-// Jobs are those of the found that are jobs, and not a part of one whose launcher is among them, too. Of several nodes of
-// one job it has the first.
+// Jobs are those of the found that are jobs, and not a part of one whose launcher is among them, too: an agent of it that
+// has no socket yet is none. Of several nodes of one job it has the first.
 func Jobs(found []Found) []Found {
 	launched := map[string]bool{}
 	for i := range found {
@@ -106,7 +106,8 @@ func Jobs(found []Found) []Found {
 	var jobs []Found
 	for i := range found {
 		f := &found[i]
-		if f.part() && launched[f.RunID()] || slices.ContainsFunc(jobs, func(other Found) bool { return f.beside(&other) }) {
+		part := (f.part() || errors.Is(f.Err, errMute)) && launched[f.RunID()]
+		if part || slices.ContainsFunc(jobs, func(other Found) bool { return f.beside(&other) }) {
 			continue
 		}
 		jobs = append(jobs, *f)

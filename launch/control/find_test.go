@@ -298,3 +298,24 @@ func TestJobsOfSeveralNodes(t *testing.T) {
 		t.Errorf("by its process id: %+v, %v", f, err)
 	}
 }
+
+// An agent that has no socket yet, or no longer, is no job of its own beside its launcher; one that does not answer is
+// listed.
+func TestJobsOfAgentThatBegins(t *testing.T) {
+	t.Parallel()
+	launcher := &Answer{Muster: Muster{Role: Driver, PID: 1}}
+	launcher.RunID = "it"
+	found := []Found{
+		{Dir: "/run/job-it", Err: errMute},
+		{Dir: "/run/job-it.launcher", PID: 1, Answer: launcher},
+		{Dir: "/run/job-it.2", PID: 2, Err: errDead},
+		{Dir: "/run/job-other", Err: errMute},
+	}
+	var dirs []string
+	for _, f := range Jobs(found) {
+		dirs = append(dirs, f.Dir)
+	}
+	if want := []string{"/run/job-it.launcher", "/run/job-it.2", "/run/job-other"}; !slices.Equal(dirs, want) {
+		t.Errorf("%v, want %v", dirs, want)
+	}
+}
