@@ -30,11 +30,8 @@ shared. That takes a job token (--token-file), or a launcher of --hosts.
 			if cmd.Flags().Changed("tail") && o.Tail < 0 {
 				return errhint.Usagef("--tail %d: give a number from 0", o.Tail)
 			}
-			if o.Follow && o.Previous {
-				return errhint.Usagef("cannot use -f and --previous together: what has ended writes nothing more")
-			}
-			if o.Ranks != "" && o.Node != "" {
-				return errhint.Usagef("cannot use --rank and --node together: give one of them")
+			if err := o.Check(); err != nil {
+				return err
 			}
 			job, parts, err := a.pickJob(cmd.Context(), args)
 			if err != nil {

@@ -68,6 +68,7 @@ func TestOrdinaryMistakes(t *testing.T) {
 		"--output where it is --json": {[]string{"ckpt", "ls", "--output=json"}, []string{"muster ckpt ls --json writes JSON\n"}},
 		"--json where it is -o json":  {[]string{"ps", "--json"}, []string{"muster ps -o json writes JSON\n"}},
 		"-o json where there is none": {[]string{"scale", "-o", "json"}, []string{"muster scale --help lists the flags\n"}},
+		"no rank, and no job":         {[]string{"logs", "--rank", "0,x"}, []string{`--rank "0,x": "x" is no rank`, "such as 3, or 0,4-7"}},
 		"a host twice, colossalai": {
 			[]string{"colossalai", "run", "--nproc_per_node", "1", "--host", "a,a", script},
 			[]string{"cannot use --host a,a: item 2: the host a was there before"},

@@ -22,6 +22,20 @@ type Logs struct {
 	Stdout, Stderr io.Writer
 }
 
+// Check refuses what can mean nothing, whatever job it is.
+func (o *Logs) Check() error {
+	switch {
+	case o.Follow && o.Previous:
+		return errhint.Usagef("cannot use -f and --previous together: what has ended writes nothing more")
+	case o.Ranks != "" && o.Node != "":
+		return errhint.Usagef("cannot use --rank and --node together: give one of them")
+	case o.Ranks != "":
+		_, err := parse(o.Ranks)
+		return err
+	}
+	return nil
+}
+
 // Show shows the logs of a job, whose parts on this machine are told: of workers here by their files, of others by their
 // nodes. Without Ranks and Node the workers here are meant.
 func (o *Logs) Show(ctx context.Context, job control.Found, parts []control.Found) error {
