@@ -360,6 +360,20 @@ func withCheck(fails string, wanted bool) []string {
 	return nil
 }
 
+// notRecorded is a key that the attacks need and that was not recorded, "" for none.
+func notRecorded(before map[string][][]byte) string {
+	for _, name := range []string{
+		"members", "term", "t0/coordinator", "beat", "0/board/hello/1", "0/board/plan/0", "0/board/result/0/1", "0/board/ckpt/leader",
+		"0/board/ckpt/node/1",
+		"0/ended/1", "0/verdict", "0/decided", "0/reported", "0/agreed", "0/settled",
+	} {
+		if before[victim+name] == nil {
+			return name
+		}
+	}
+	return ""
+}
+
 // TestAttackStore has somebody without the job's token change each key of a running job, in every way: nobody believes
 // it. The job does its work and says so, or ends with a named error.
 func TestAttackStore(t *testing.T) {
@@ -369,27 +383,26 @@ func TestAttackStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	before, keys := map[string][][]byte{}, map[string]bool{}
-	for fails, status := range map[string]int{"none": 0, "1": 7} { // the work of one of them is done
-		early := startAttacked(t, token, fails, withCheck(fails, true)...)
-		recorded := early.spy(t.Context(), early.reach(t))
-		early.Seen(0, 0, 0)
-		early.Seen(1, 0, 0)
-		early.Open()
-		for _, j := range early.Agents {
-			early.Ends(j, status)
+	for range 3 { // who listens misses a key now and then that is there for moments
+		for fails, status := range map[string]int{"none": 0, "1": 7} { // the work of one of them is done
+			early := startAttacked(t, token, fails, withCheck(fails, true)...)
+			recorded := early.spy(t.Context(), early.reach(t))
+			early.Seen(0, 0, 0)
+			early.Seen(1, 0, 0)
+			early.Open()
+			for _, j := range early.Agents {
+				early.Ends(j, status)
+			}
+			for key, value := range recorded() {
+				keys[key], before[kindOf(key)] = true, append(before[kindOf(key)], value)
+			}
 		}
-		for key, value := range recorded() {
-			keys[key], before[kindOf(key)] = true, append(before[kindOf(key)], value)
+		if notRecorded(before) == "" {
+			break
 		}
 	}
-	for _, name := range []string{
-		"members", "term", "t0/coordinator", "beat", "0/board/hello/1", "0/board/plan/0", "0/board/result/0/1", "0/board/ckpt/leader",
-		"0/board/ckpt/node/1",
-		"0/ended/1", "0/verdict", "0/decided", "0/reported", "0/agreed", "0/settled",
-	} {
-		if before[victim+name] == nil {
-			t.Errorf("nothing was recorded for %s, only for %q", name, slices.Sorted(maps.Keys(before)))
-		}
+	if name := notRecorded(before); name != "" {
+		t.Errorf("nothing was recorded for %s, only for %q", name, slices.Sorted(maps.Keys(before)))
 	}
 	checked := 2 * rand.IntN(len(assaults)/2) // one of those that strike a job that goes well
 	for i, name := range slices.Sorted(maps.Keys(assaults)) {
