@@ -398,6 +398,31 @@ func TestPlannerNodeAway(t *testing.T) {
 	}
 }
 
+// TestPlannerWantedEarly: a node wants to know the digest of a copy before the leader hears that another node has it. It
+// is told once that node has said so, without asking again.
+func TestPlannerWantedEarly(t *testing.T) {
+	k, at := planner.Key{Dir: "/d", Shards: 2}, moment{Step: 1}
+	l := planner.NewLeader(1, func() string { return "attempt" })
+	l.BeginRound(2, 0, "")
+	sum := planner.Sum{Shard: 0, At: at, Digest: planner.Digest{7}, Made: true}
+	report := func(node int, seq uint64, sr planner.SetReport) {
+		sr.Key, sr.Committed, sr.Begun = k, planner.Never, at
+		l.Report(node, &planner.Report{Seq: seq, Addr: fmt.Sprint(node), Sets: []planner.SetReport{sr}})
+	}
+	report(0, 1, planner.SetReport{Saves: []int{0}})
+	report(1, 1, planner.SetReport{Saves: []int{1}, Want: []planner.Copy{{Shard: 0, At: at}}})
+	l.Opened(k, "", nil)
+	copies := []planner.Copy{{Shard: 0, At: at}}
+	report(0, 2, planner.SetReport{Saves: []int{0}, Copies: copies})
+	if v := l.View(0).Sets[0]; !slices.Contains(v.Sum, copies[0]) {
+		t.Errorf("its node is not asked for the digest: %+v", v)
+	}
+	report(0, 3, planner.SetReport{Saves: []int{0}, Copies: copies, Sums: []planner.Sum{sum}})
+	if v := l.View(1).Sets[0]; !slices.Contains(v.Sums, sum) {
+		t.Errorf("who wants the digest is not told: %+v", v)
+	}
+}
+
 // Of two workers on one node one has gone on: the step that only the other has saved is waited for no more. A step that
 // says what is on disk is not written when the workers have ended.
 func TestPlannerWithinNode(t *testing.T) {

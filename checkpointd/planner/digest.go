@@ -43,17 +43,22 @@ type Bad struct {
 	Addr  string `json:"addr"`
 }
 
-// hear takes what a node states and what it wants to know of copies. Who made a copy knows best; among others, and
-// where two say that they made it, the first counts.
+// hear takes what a node states of copies. Who made a copy knows best; among others, and where two say that they made it,
+// the first counts.
 func (s *set) hear(sr *SetReport) {
-	for _, c := range sr.Want {
-		if len(s.wanted) < maxKnown {
-			s.wanted[Copy{Shard: c.Shard, At: c.At}] = true
-		}
-	}
 	for _, sum := range sr.Sums {
 		if known, ok := s.sums[sum.copy()]; !ok && len(s.sums) < 2*maxKnown || ok && sum.Made && !known.Made {
 			s.sums[sum.copy()] = sum
+		}
+	}
+}
+
+// ask takes what a node wants to know of copies that somebody has. It says so once, maybe before the leader has heard of
+// the copy.
+func (s *set) ask(sr *SetReport, have map[Moment]map[int]bool) {
+	for _, c := range sr.Want {
+		if have[c.At][c.Shard] && len(s.wanted) < maxKnown {
+			s.wanted[Copy{Shard: c.Shard, At: c.At}] = true
 		}
 	}
 }

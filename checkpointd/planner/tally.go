@@ -56,6 +56,11 @@ func (l *Leader) tally(s *set) {
 	if l.all() {
 		s.forget(have)
 	}
+	for n := range l.nodes {
+		if sr := l.report(n, s.Key); sr != nil {
+			s.ask(sr, have)
+		}
+	}
 	s.complete, s.whole, s.dead = nil, nil, nil
 	for m, shards := range have {
 		switch {
