@@ -107,8 +107,9 @@ func fixedError(nodes job.Range) error {
 		"--nnodes MIN:MAX makes a job elastic, and in a job file elasticPolicy or minNodes")
 }
 
-// scale has the job go on with so many nodes, and says what follows.
-func (s *Steering) scale(ctx context.Context, by control.Peer, n int) (string, error) {
+// scale has the job go on with so many nodes, and says what follows. starts says that those which are
+// lacking come by themselves, and bring a higher limit along.
+func (s *Steering) scale(ctx context.Context, by control.Peer, n int, starts bool) (string, error) {
 	bounds := s.plan.Job.Nodes
 	s.mu.Lock()
 	phase, nodes, limit, mixed, away := s.status.Phase, s.status.Nodes, s.orders.Nodes, s.mixed, s.awayLocked()
@@ -127,7 +128,7 @@ func (s *Steering) scale(ctx context.Context, by control.Peer, n int) (string, e
 	case away != nil:
 		return "", away
 	}
-	if n < nodes || limit > 0 && n != limit {
+	if n < nodes || limit > 0 && n != limit && !(starts && n > max(nodes, limit)) {
 		r := scaling{nodes: n, text: fmt.Sprintf("%s has scaled the job to %s", by, wording.Plural(n, "node"))}
 		if n == bounds.Max {
 			r.nodes = 0

@@ -208,7 +208,7 @@ func (s *Steering) Do(ctx context.Context, r control.Request) (string, error) {
 		if s.reached != nil {
 			return s.reached.scale(r.Nodes)
 		}
-		return s.scale(ctx, r.By, r.Nodes)
+		return s.scale(ctx, r.By, r.Nodes, r.Starts)
 	case control.KillRequested:
 		if s.reached != nil {
 			return s.reached.kill(ctx, r)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/rs/zerolog"
@@ -92,6 +93,7 @@ func (h *Here) Simulated() bool { return h.Getenv(hosts.SimulatedVariable) != ""
 // a file of it.
 func (h *Here) JoinSimulation(j *job.Job) {
 	hosts.MarkNode(j, h.HostOf(j))
+	j.Meeting.Wants, _ = strconv.Atoi(h.Getenv(hosts.WantedVariable)) // few have it
 	h.WholeJob = hosts.SimulationStops()
 	if j.See.EventsFile != "" {
 		h.Events = hosts.SimulatedEvents()

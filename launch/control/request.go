@@ -27,6 +27,9 @@ type Wanted struct {
 	// Nodes is how many are wanted, Node which one is to be lost: its group rank or its name.
 	Nodes int    `json:"nodes,omitempty"`
 	Node  string `json:"node,omitempty"`
+	// Starts says that whoever asks for more nodes starts them, with job.Meeting.Wants: the round ends for these once they
+	// have come.
+	Starts bool `json:"starts,omitempty"`
 }
 
 // requestPaths are the paths at which changes are asked for.

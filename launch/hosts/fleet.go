@@ -88,6 +88,8 @@ type fleetNode struct {
 	out     bool      // nobody tries to reach it any more
 	// back has it reached again after it has left the job: it has room for one.
 	back chan struct{}
+	// wants is how many nodes the job is to have, where it was reached again for that; 0 else.
+	wants int
 }
 
 // openFleet returns a fleet none of whose machines was reached yet.
@@ -277,7 +279,11 @@ func (f *Fleet) Prepare(ctx context.Context, order func(i int) Order) ([]*Ready,
 // prepare gives one agent its order.
 func (f *Fleet) prepare(ctx context.Context, n *fleetNode) (*Ready, error) {
 	s := n.session
-	if err := s.wire.sendJSON(kindOrder, f.order(n.index)); errors.Is(err, errTooLong) {
+	order := f.order(n.index)
+	f.mu.Lock()
+	order.Job.Meeting.Wants = n.wants
+	f.mu.Unlock()
+	if err := s.wire.sendJSON(kindOrder, order); errors.Is(err, errTooLong) {
 		return nil, errhint.Code(err, errhint.Usage)
 	} // any other error is the end of the session, which says why
 	select {

@@ -171,17 +171,26 @@ func (l *launcher) run(ctx context.Context) (err error) {
 }
 
 // ask has the nodes do what somebody wants of the job. Machines that have left it come back where more nodes are
-// wanted.
+// wanted: unless others wait to take part, the workers of the rest run until these have come.
 func (l *launcher) ask(ctx context.Context, r control.Request) (string, error) {
 	if r.What == control.KillRequested {
 		r.Node = l.nodeOf(r.Node)
 	}
-	before, _ := l.told.now(ctx)
-	text, err := l.fleet.Ask(ctx, Ask{Request: r})
-	if err != nil || r.What != control.ScaleRequested || r.Nodes <= before.Nodes {
-		return text, err
+	if r.What != control.ScaleRequested {
+		return l.fleet.Ask(ctx, Ask{Request: r})
 	}
-	if back := l.fleet.Return(r.Nodes - before.Nodes); len(back) > 0 {
+	before, _ := l.told.now(ctx)
+	lacking, waiting := r.Nodes-before.Nodes, len(l.fleet.Running())-before.Nodes
+	r.Starts = lacking > 0 && waiting <= 0 && l.fleet.Left() > 0
+	text, err := l.fleet.Ask(ctx, Ask{Request: r})
+	if err != nil {
+		return "", err
+	}
+	back := l.fleet.Return(lacking, r.Nodes)
+	switch {
+	case lacking <= 0:
+		return text, nil
+	case len(back) > 0:
 		return text + "; it is started again on " + strings.Join(back, ", "), nil
 	}
 	return text + "; no other host of --hosts can be started: spare ones have joined", nil

@@ -134,16 +134,31 @@ func (f *Fleet) awaitReturn(ctx context.Context, n *fleetNode) bool {
 	return false
 }
 
-// Return has up to so many nodes that have left the job be started again, and returns their names.
-func (f *Fleet) Return(most int) (names []string) {
+// Left is how many nodes have left the job, and are not about to be started again.
+func (f *Fleet) Left() (left int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, n := range f.nodes {
-		if n.result == nil || !n.result.Left || len(names) == most {
+		if n.result != nil && n.result.Left && len(n.back) == 0 {
+			left++
+		}
+	}
+	return left
+}
+
+// Return has up to so many nodes that have left the job be started again, which is to have wants nodes in all, and returns
+// their names.
+func (f *Fleet) Return(most, wants int) (names []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, n := range f.nodes {
+		n.wants = 0 // what was wanted before counts no more
+		if n.result == nil || !n.result.Left || len(names) >= most {
 			continue
 		}
 		select {
 		case n.back <- struct{}{}:
+			n.wants = wants
 			names = append(names, n.Name)
 		default: // it is about to be
 		}

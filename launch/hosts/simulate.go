@@ -35,6 +35,9 @@ import (
 // SimulatedVariable is set for a muster that is one of the nodes of a simulation: it starts no more of them.
 const SimulatedVariable = "MUSTER_SIMULATED"
 
+// WantedVariable tells such a node how many nodes the job is to have, where it was started for that.
+const WantedVariable = "MUSTER_SIMULATED_WANTED"
+
 // SimulatedName is what the i-th simulated node is called, in specs and reports.
 func SimulatedName(i int) string { return "node-" + strconv.Itoa(i) }
 
@@ -213,13 +216,17 @@ func (s *simulation) askNode(ctx context.Context, r control.Request) (string, er
 	return c.Do(ctx, r)
 }
 
-// scale has the job go on with so many nodes: those that are too many leave, those that it lacks are started.
+// scale has the job go on with so many nodes: those that are too many leave, those that it lacks are started. The others'
+// workers run until these have come.
 func (s *simulation) scale(ctx context.Context, c *control.Client, r control.Request) (string, error) {
 	n := r.Nodes
 	before, err := c.Status(ctx, control.World)
 	if err != nil {
 		return "", err
 	}
+	s.nodesMu.Lock()
+	r.Starts = len(s.lackingLocked(n, n-before.Nodes)) > 0
+	s.nodesMu.Unlock()
 	text, err := c.Do(ctx, r)
 	if err != nil {
 		return "", err
@@ -227,18 +234,9 @@ func (s *simulation) scale(ctx context.Context, c *control.Client, r control.Req
 	s.nodesMu.Lock()
 	defer s.nodesMu.Unlock()
 	s.leaving += max(before.Nodes-n, 0)
-	running := map[int]bool{}
-	for _, node := range s.nodes {
-		if node.runs() {
-			running[node.index] = true
-		}
-	}
 	var names []string
-	for i := 0; len(names) < n-before.Nodes && i < n; i++ {
-		if running[i] {
-			continue
-		}
-		if err := s.startLocked(i); err != nil {
+	for _, i := range s.lackingLocked(n, n-before.Nodes) {
+		if err := s.startLocked(i, WantedVariable+"="+strconv.Itoa(n)); err != nil {
 			return "", err
 		}
 		names = append(names, SimulatedName(i))
@@ -247,6 +245,20 @@ func (s *simulation) scale(ctx context.Context, c *control.Client, r control.Req
 		text += "; started: " + strings.Join(names, ", ")
 	}
 	return text, nil
+}
+
+// lackingLocked are up to so many of the first n nodes that do not run.
+func (s *simulation) lackingLocked(n, most int) (indices []int) {
+	running := map[int]bool{}
+	for _, node := range s.nodes {
+		running[node.index] = running[node.index] || node.runs()
+	}
+	for i := 0; len(indices) < most && i < n; i++ {
+		if !running[i] {
+			indices = append(indices, i)
+		}
+	}
+	return indices
 }
 
 // simulation is the nodes that run on this machine.
@@ -325,7 +337,8 @@ func (s *simulation) start(i int) (err error) {
 	return s.startLocked(i)
 }
 
-func (s *simulation) startLocked(i int) (err error) {
+// startLocked starts a node that has more variables than the others.
+func (s *simulation) startLocked(i int, more ...string) (err error) {
 	if s.closed {
 		return errhint.Code(errors.New("cannot start a node: the job has just ended"), errhint.TryAgain)
 	}
@@ -339,7 +352,7 @@ func (s *simulation) startLocked(i int) (err error) {
 	}
 	n := &simulatedNode{index: i}
 	n.Process, err = s.tree.Start(proc.Spec{
-		Path: "/proc/self/exe", Args: s.config.Argv, Env: s.environ(i), Label: SimulatedName(i),
+		Path: "/proc/self/exe", Args: s.config.Argv, Env: append(s.environ(i), more...), Label: SimulatedName(i),
 		Files: slices.Concat([]*os.File{s.config.Stdin}, pipes.Theirs[:2], []*os.File{s.stops}, pipes.Theirs[2:]),
 	})
 	pipes.Settle(err)

@@ -190,6 +190,8 @@ type Meeting struct {
 	// Prefers is one more than the group rank that this node would like to have where ranks are given when the nodes
 	// meet; 0: any.
 	Prefers int
+	// Wants is how many nodes the job is to have, where its launcher has started this one for that; 0 else.
+	Wants int
 	// WorkerPorts are where the store of this node's workers may listen unless Port or Endpoints say it, best first;
 	// where there are none, or none is free, it has any free port.
 	WorkerPorts []int

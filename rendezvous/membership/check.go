@@ -42,6 +42,8 @@ func (r *joinRecord) check() error {
 		return fmt.Errorf("it has node rank %d, rank %d of %d in round %d", r.NodeRank, r.Rank, r.Size, r.Round)
 	case r.Prefers < 0 || r.Prefers > maxNodes:
 		return fmt.Errorf("it would like to have node rank %d", r.Prefers-1)
+	case r.Wants < 0 || r.Wants > maxNodes:
+		return fmt.Errorf("it wants %d nodes", r.Wants)
 	case badLosses(r.LostOf):
 		return fmt.Errorf("it has %.40q of lost nodes", r.LostOf)
 	case r.Restarts < 0 || r.Replacements < 0 || r.Restarts > maxRounds || r.Replacements > maxRounds:

@@ -35,6 +35,9 @@ type Config struct {
 	// Prefers is one more than the group rank that this node would like to have where it is not Fixed; 0: any. It has
 	// that rank unless another node has it already or wants the same, or fewer nodes take part.
 	Prefers int
+	// Wants is how many nodes the job is to have, by the word of whoever has started this one for that; 0: as many as it
+	// has been told otherwise.
+	Wants int
 	// Node is this node's host name, Addr the address by which others reach it: MASTER_ADDR where it has rank 0.
 	Node, Addr string
 	// KeepAlive is the time between two heartbeats as the user counts them. A node is lost that was silent for Attempts

@@ -12,9 +12,21 @@ import (
 // most is how many nodes a round has at most.
 func (r *roster) most() int {
 	if n := r.orders.Nodes; n > 0 && !r.fixed {
-		return max(r.min, min(n, r.max))
+		return max(r.min, min(max(n, r.wanted), r.max))
 	}
 	return r.max
+}
+
+// raise makes what was wanted by nodes that were started for it an order to all. No verdict with other orders is on its
+// way while a round is to begin.
+func (r *roster) raise() {
+	if n := r.orders.Nodes; n > 0 && r.wanted > n {
+		r.orders.Version++
+		if r.orders.Nodes = r.wanted; r.wanted >= r.max {
+			r.orders.Nodes = 0
+		}
+	}
+	r.wanted = 0
 }
 
 // target is the size of the round that n nodes make, 0 if they make none.

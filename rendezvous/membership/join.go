@@ -24,6 +24,9 @@ func (h *Handler) wish(ctx context.Context, m rendezvous.Member) (place assignme
 		Restarts: h.last.Restarts, Replacements: h.last.Replacements,
 		LostOf: h.last.LostOf, Host: h.last.Host, HostRank: h.last.HostRank, Hosts: h.host == h.id, Orders: h.last.Orders,
 	}
+	if h.last.Round < 0 {
+		rec.Wants = h.cfg.Wants
+	}
 	if h.hostLeft { // that is no loss
 		rec.Host = ""
 	}

@@ -25,6 +25,8 @@ type joinRecord struct {
 	NodeRank int    `json:"node_rank"`
 	// Prefers is one more than the group rank that it would like to have, 0 for none.
 	Prefers int `json:"prefers,omitempty"`
+	// Wants is its Config.Wants before it was in any round, 0 for none.
+	Wants int `json:"wants,omitempty"`
 	// Min and Max are what it was started with, to notice that others were started differently.
 	Min int `json:"min"`
 	Max int `json:"max"`

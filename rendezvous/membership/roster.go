@@ -106,6 +106,7 @@ type roster struct {
 	restarts, replacements int
 	lostOf                 losses
 	orders                 rendezvous.Orders // of the job, since the last verdict
+	wanted                 int               // nodes, by those that were started for that; 0: no more than orders say
 	jobBefore              string            // job of the agent whose leadership we have
 	leaving                bool              // the host of the store leaves: the next round is for its successor
 	earlier                earlier
@@ -161,6 +162,7 @@ func (r *roster) join(now time.Duration, ticket int64, rec joinRecord) {
 	}
 	r.lastJoin, r.last = now, max(r.last, rec.Round)
 	r.learn(rec)
+	r.wanted = max(r.wanted, rec.Wants)
 	if _, ours := r.members[rec.Agent]; ours && r.phase == phaseRun && !r.proposed {
 		// It has lost the store for a while, and stopped its workers; or it has heard a verdict that is on its way to
 		// us.
@@ -349,6 +351,9 @@ func (r *roster) end(v rendezvous.Verdict) {
 		return
 	}
 	r.verdict, r.phase, r.leaving = v, phaseGather, v.Reason == reasonHostStopped
+	if v.Orders.Version > r.orders.Version && v.Orders.Nodes != r.orders.Nodes {
+		r.wanted = 0 // somebody wants another number by now
+	}
 	r.orders.Learn(v.Orders)
 	switch v.Kind {
 	case rendezvous.Restart:
@@ -424,6 +429,7 @@ func (r *roster) tellOver() {
 
 // begin makes the next round of those who join.
 func (r *roster) begin(joiners []joiner) {
+	r.raise()
 	b := beginning{number: r.last + 1, joiners: make([]joiner, len(joiners))}
 	if r.fixed {
 		for _, s := range joiners {

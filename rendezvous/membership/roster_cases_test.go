@@ -225,3 +225,61 @@ func TestNodeNames(t *testing.T) {
 		}
 	}
 }
+
+// TestWanted: a node that was started as more nodes are wanted than the job was to have ends the round for itself; what was
+// wanted becomes an order, unless somebody has wanted something else since.
+func TestWanted(t *testing.T) {
+	t.Parallel()
+	paused := func(version, nodes int) rendezvous.Orders {
+		return rendezvous.Orders{Version: version, Nodes: nodes, Pauses: 1}
+	}
+	newcomer := func(i, wants int) joinRecord {
+		rec := reviewRec(i, -1)
+		rec.Wants = wants
+		return rec
+	}
+	for name, c := range map[string]struct {
+		wants int
+		since rendezvous.Orders // of another verdict, while it waits
+		nodes int               // of the next round
+		want  rendezvous.Orders
+	}{
+		"nothing":                {0, rendezvous.Orders{}, 0, rendezvous.Orders{}},
+		"no more":                {2, rendezvous.Orders{}, 0, rendezvous.Orders{}},
+		"one more":               {3, rendezvous.Orders{}, 3, rendezvous.Orders{Version: 2, Nodes: 3}},
+		"as many as there may":   {4, rendezvous.Orders{}, 3, rendezvous.Orders{Version: 2}},
+		"more than there may be": {9, rendezvous.Orders{}, 3, rendezvous.Orders{Version: 2}},
+		"another order":          {3, paused(2, 2), 3, paused(3, 3)},
+		"fewer since":            {3, rendezvous.Orders{Version: 2, Nodes: 1}, 1, rendezvous.Orders{Version: 2, Nodes: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRoster(reviewRules(1, 4))
+			r.orders = rendezvous.Orders{Version: 1, Nodes: 2}
+			for i := range 2 {
+				r.join(0, int64(i+1), reviewRec(i, -1))
+			}
+			r.settle(time.Hour)
+			r.join(time.Hour, 3, newcomer(2, c.wants))
+			ends := r.settle(2 * time.Hour)
+			if c.nodes == 0 {
+				if len(ends) != 0 {
+					t.Errorf("the round ends: %+v", ends)
+				}
+				return
+			}
+			if len(ends) != 1 || ends[0].propose == nil {
+				t.Fatalf("the round does not end: %+v", ends)
+			}
+			r.end(rendezvous.Verdict{Kind: rendezvous.Reassemble, Rank: -1, Orders: c.since})
+			for i := range 2 {
+				rec := reviewRec(i, -1)
+				rec.Round, rec.Rank, rec.Size, rec.Agents = 0, i, 2, 2
+				r.join(3*time.Hour, int64(i+4), rec)
+			}
+			r.settle(4 * time.Hour)
+			if r.size != c.nodes || r.orders != c.want || r.wanted != 0 {
+				t.Errorf("%d nodes, %+v, want %d, %+v", r.size, r.orders, c.nodes, c.want)
+			}
+		})
+	}
+}

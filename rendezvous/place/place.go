@@ -149,7 +149,7 @@ func (m *meeting) config(job *job.Job) (membership.Config, error) {
 	if cfg.Fixed {
 		cfg.NodeRank = m.NodeRank
 	} else {
-		cfg.Prefers = m.Prefers
+		cfg.Prefers, cfg.Wants = m.Prefers, m.Wants
 	}
 	switches := &topology.Topology{}
 	if m.Topology != "" {

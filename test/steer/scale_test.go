@@ -219,9 +219,11 @@ func TestScaleLauncher(t *testing.T) {
 			drive.Beside(t, j.RuntimeDir, "scale", "2").Expect(t, 0, "the job goes on with 2 nodes: of the others (1")
 			drive.UntilNodes(t, j.RuntimeDir, 2)
 			time.Sleep(2 * time.Second)
-			drive.UntilNodes(t, j.RuntimeDir, 2) // nobody takes this for the end of the job
+			smaller := drive.UntilNodes(t, j.RuntimeDir, 2) // nobody takes this for the end of the job
 			drive.Beside(t, j.RuntimeDir, "scale", "3").Expect(t, 0, c.again)
-			drive.UntilNodes(t, j.RuntimeDir, 3)
+			if larger := drive.UntilNodes(t, j.RuntimeDir, 3); larger != smaller+1 {
+				t.Errorf("round %d is that of 3 nodes, and round %d was that of 2", larger, smaller)
+			}
 			drive.Beside(t, j.RuntimeDir, "kill-node", "7").Expect(t, 2, `the job has no node "7"`, "0 to 2")
 			before := drive.UntilRanks(t, j.RuntimeDir, 3)
 			ranks := slices.DeleteFunc(before.Ranks, func(r report.Rank) bool { return r.Node != c.lost && strconv.Itoa(r.Rank) != c.lost })
