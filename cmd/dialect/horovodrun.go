@@ -262,6 +262,12 @@ func (h *horovodJob) hosts() {
 			"give more hosts, or more slots, as in -H host1:4,host2:4"))
 		return
 	}
+	for _, s := range slots {
+		if s.LocalSize > maxProcs {
+			h.wrong.add(fmt.Errorf("cannot start %d workers on the host %s: the limit is %d", s.LocalSize, s.Host, maxProcs))
+			return
+		}
+	}
 	h.ask.Slots = slots
 	h.nodes(slots)
 }

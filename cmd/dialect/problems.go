@@ -2,6 +2,7 @@ package dialect
 
 import (
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
@@ -63,7 +64,10 @@ func printed(text string) error {
 // their dashes, and help is the flag that lists all flags.
 func unknownFlag(name string, known []string, help string) error {
 	err := fmt.Errorf("unknown flag %s", name)
-	near := nearest(name, known)
+	near := ""
+	if len(name) > len("-n") { // flags of one letter have nothing in common
+		near = nearest(name, known)
+	}
 	if flag := "--" + strings.TrimLeft(plain(name), "-"); near == "" && onlyOfRun(flag) {
 		return errhint.With(err, fmt.Sprintf("%s is a flag of muster run: muster run %[1]s ... -- python train.py", flag))
 	}
@@ -79,6 +83,18 @@ func onlyOfRun(flag string) bool {
 		return "--"+s.name == flag && !s.anywhere && !s.lent &&
 			optionNamed(torchrunRows(), s.name) == nil
 	})
+}
+
+// StartOf is a command line that starts the job of a script or a job file, whose name stands where a command is expected; ""
+// for what looks like neither.
+func StartOf(word string) string {
+	switch path.Ext(word) {
+	case ".yaml", ".yml":
+		return "muster " + nativeRun + " -f " + word
+	case ".py", ".sh":
+		return "muster " + nativeRun + " " + word
+	}
+	return ""
 }
 
 // nearest returns the known word that was probably meant, "" for none.

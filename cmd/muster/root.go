@@ -84,7 +84,9 @@ link, and the same job runs.`,
 			}
 			hint := "muster --help lists the commands"
 			tooShort := func(name string) bool { return len(name) < cmd.SuggestionsMinimumDistance } // it is near to every short word
-			if near := slices.DeleteFunc(cmd.SuggestionsFor(args[0]), tooShort); len(near) > 0 {
+			if start := dialect.StartOf(args[0]); start != "" {
+				hint = "a launcher starts a job, as in " + start
+			} else if near := slices.DeleteFunc(cmd.SuggestionsFor(args[0]), tooShort); len(near) > 0 {
 				hint = "did you mean " + strings.Join(near, " or ") + "?"
 			}
 			return errhint.With(errhint.Usagef("unknown command %q", args[0]), hint)

@@ -35,6 +35,20 @@ func TestOrdinaryMistakes(t *testing.T) {
 			[]string{"run", "--hosts", "localhost", "--nnodes", "2", "--", "true"},
 			[]string{"cannot use --nnodes 2 with --hosts: there is only 1 host\n"},
 		},
+		"more workers than a node can have": {
+			[]string{"horovodrun", "-np", "5000", "true"},
+			[]string{"cannot start 5000 workers on the host localhost: the limit is 4096\n"},
+		},
+		"a script in place of a command": {[]string{"t.py"}, []string{`unknown command "t.py"`, "as in muster run t.py\n"}},
+		"a job file in its place":        {[]string{"job.yaml"}, []string{`unknown command "job.yaml"`, "as in muster run -f job.yaml\n"}},
+		"no flag of one letter": {
+			[]string{"torchrun", "-f", "job.yaml", script},
+			[]string{"unknown flag -f\n", "-h lists the flags"},
+		},
+		"a store's host that nobody knows": {
+			[]string{"run", "--rdzv", "c10d://no..host:1", "--", "true"},
+			[]string{"cannot resolve the store's host", "name no host for the store"},
+		},
 		"more workers than the slot": {[]string{"horovodrun", "-np", "2", "-H", "localhost:1", "true"}, []string{"-H has 1 slot\n"}},
 		"mpirun's word": {
 			[]string{"run", "--np", "2", "--", "true"},

@@ -57,7 +57,7 @@ func (inv Inventory) ShareDevices(word string, workers int, lookup func(string) 
 		err = errhint.With(
 			fmt.Errorf("%s and %s that a worker would see: each is to have one",
 				wording.Plural(workers, "worker"), wording.Plural(len(shares), one)),
-			"start as many workers as there are (--nproc-per-node auto)"+hint)
+			"start "+wording.Plural(len(shares), "worker")+hint)
 	}
 	if err != nil {
 		return nil, errhint.Code(err, errhint.Usage)

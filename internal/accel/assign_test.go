@@ -97,11 +97,11 @@ func TestShareDevicesRefuses(t *testing.T) {
 	}{
 		{
 			"fewer workers", "1", 1, pair, "", "1 worker and 2 GPUs that a worker would see: each is to have one",
-			"choose 1 device by CUDA_VISIBLE_DEVICES",
+			"start 2 workers, or choose 1 device by CUDA_VISIBLE_DEVICES",
 		},
 		{
 			"more workers", "4", 4, ascend, "", "4 workers and 2 NPUs that a worker would see",
-			"choose 4 devices by ASCEND_RT_VISIBLE_DEVICES",
+			"start 2 workers, or choose 4 devices by ASCEND_RT_VISIBLE_DEVICES",
 		},
 		{
 			"masked away", "2", 2, pair, "CUDA_VISIBLE_DEVICES=",

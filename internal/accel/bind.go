@@ -96,7 +96,7 @@ func newBinder(root Root, inv Inventory, workers int) (*binder, error) {
 		return nil, errhint.With(
 			fmt.Errorf("%s and %s visible: local rank %d has none",
 				wording.Plural(workers, "worker"), wording.Plural(len(inv.Visible), "accelerator"), len(inv.Visible)),
-			"start one worker per accelerator: --nproc-per-node gpu")
+			"start one worker per accelerator: "+strconv.Itoa(len(inv.Visible)))
 	}
 	allowed, err := root.Affinity()
 	if err != nil {

@@ -99,7 +99,7 @@ func findInterpreter(candidates []string, dir string, environ []string) (name, p
 		return "", "", fmt.Errorf("cannot use the Python interpreter %q: %w", candidates[0], err) // the user named it
 	}
 	return "", "", errhint.Code(errhint.With(fmt.Errorf("cannot find a Python interpreter: tried %s", strings.Join(candidates, ", ")),
-		"activate the environment, set PYTHON_EXEC, or give the whole command with --no-python"), errhint.NotFound)
+		"activate the environment, or name an interpreter by PYTHON_EXEC or MUSTER_PYTHON"), errhint.NotFound)
 }
 
 // Within is where a path that counts from dir is.

@@ -301,8 +301,8 @@ var causes = [...]cause{
 		"PytorchStreamReader failed", "Error(s) in loading state_dict", "EOFError: Ran out of input", "UnpicklingError: ",
 		"Weights only load failed"),
 	whenSaid("file-missing",
-		"a file is not there: relative paths count from the workers' working directory (--chdir, muster run's own), and a node may "+
-			"lack a mount that others have",
+		"a file is not there: relative paths count from the workers' working directory, which --dry-run shows, and a node may lack a "+
+			"mount that others have",
 		"FileNotFoundError: ", "No such file or directory"),
 	whenSaid("permission",
 		"the user that the workers run as may not do that: see ls -l (and the directories above it), id, and how the volume is mounted",

@@ -138,7 +138,7 @@ func (b *Bridge) notJoined(err error) error {
 	switch {
 	case errors.Is(err, ErrTimeout):
 		err = fmt.Errorf("%w (%s)", err, b.Progress())
-		return errhint.Code(errhint.With(err, "do all agents use the same --rdzv-id, --rdzv-endpoint and --nnodes?"), errhint.TryAgain)
+		return errhint.Code(errhint.With(err, "do all agents use the same run id, endpoint and number of nodes?"), errhint.TryAgain)
 	case errors.Is(err, ErrClosed):
 		return errhint.With(err, "a run id is used up when its job has ended: choose another --rdzv-id, or start the store anew")
 	}

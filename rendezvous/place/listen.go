@@ -97,7 +97,7 @@ func Listen(ctx context.Context, host string, cfg tcpstore.ServerConfig) (*tcpst
 		found, err := net.DefaultResolver.LookupHost(ctx, host)
 		if err != nil {
 			return nil, errhint.Code(errhint.With(fmt.Errorf("cannot resolve the store's host %q: %w", host, err),
-				"on one node leave --master-addr and --rdzv-endpoint out: the store then listens on 127.0.0.1"), errhint.Usage)
+				"on one node name no host for the store: it then listens on 127.0.0.1"), errhint.Usage)
 		}
 		hosts = found
 	}
