@@ -616,7 +616,7 @@ func TestOrderTooLong(t *testing.T) {
 		if err == nil || errhint.CodeOf(err) != errhint.Usage || !strings.Contains(err.Error(), "node0") {
 			t.Errorf("error %v", err)
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(3 * time.Minute):
 		t.Fatal("the launcher waits for an answer to an order that it could not send")
 	}
 }

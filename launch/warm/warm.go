@@ -424,8 +424,12 @@ func (w *Warmer) replace(m *making, what string, err error, message string) {
 
 // FailedFork is told when a template could not fork a worker: another one is made.
 func (w *Warmer) FailedFork(t *Template, err error) {
+	message := "workers start as usual, and another template is made"
+	if w.Rules.Restarts {
+		message = "the template of warm starts cannot fork workers: another one is made after the next start"
+	}
 	if m := w.ready(); m != nil && m.template == t {
-		w.replace(m, "", err, "workers start as usual, and another template is made")
+		w.replace(m, "", err, message)
 	} else { // it has ended, and been replaced
 		w.Log.Warn().Err(err).Msg("workers start as usual")
 	}
