@@ -111,6 +111,7 @@ func TestHostsHorovodFixed(t *testing.T) {
 	t.Parallel()
 	python := filepath.Join(testutil.Peer(t, "horovod"), "python")
 	j := drive.NewHostsJob(t, 2)
+	j.Env = append(j.Env, "HOROVOD_START_TIMEOUT=120") // on a busy machine 30 s are short for two hosts
 	worker := drive.HorovodWorker(t, "static_worker.py")
 	r := j.Start("horovodrun", "-np", "3", "-H", "node1:1,node2:2", "--output-filename", filepath.Join(j.Out, "logs"), python,
 		worker, j.Out)

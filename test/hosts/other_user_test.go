@@ -23,6 +23,7 @@ type horovodHost struct {
 func startHorovodHosts(t *testing.T, worker string, args ...string) *horovodHost {
 	t.Helper()
 	j := &horovodHost{HostsJob: drive.NewHostsJob(t, 2)}
+	j.Env = append(j.Env, "HOROVOD_START_TIMEOUT=120") // on a busy machine 30 s are short for two hosts
 	j.run = j.Start(append(append([]string{"horovodrun", "-np", "2"}, args...), "sh", "-c",
 		`env >"$OUT/$HOROVOD_RANK~" && mv "$OUT/$HOROVOD_RANK~" "$OUT/$HOROVOD_RANK"`+"\n"+worker)...)
 	testutil.Eventually(t, time.Minute, "workers run", func() bool {
