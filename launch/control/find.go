@@ -103,10 +103,18 @@ func Jobs(found []Found) []Found {
 			launched[found[i].RunID()] = true
 		}
 	}
+	begins := func(dir string) bool {
+		for id := range launched {
+			if rundir.IsOf(dir, id) {
+				return true
+			}
+		}
+		return false
+	}
 	var jobs []Found
 	for i := range found {
 		f := &found[i]
-		part := (f.part() || errors.Is(f.Err, errMute)) && launched[f.RunID()]
+		part := f.part() && launched[f.RunID()] || errors.Is(f.Err, errMute) && begins(f.Dir)
 		if part || slices.ContainsFunc(jobs, func(other Found) bool { return f.beside(&other) }) {
 			continue
 		}

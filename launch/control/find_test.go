@@ -309,13 +309,16 @@ func TestJobsOfAgentThatBegins(t *testing.T) {
 		{Dir: "/run/job-it", Err: errMute},
 		{Dir: "/run/job-it.launcher", PID: 1, Answer: launcher},
 		{Dir: "/run/job-it.2", PID: 2, Err: errDead},
+		{Dir: "/run/job-it.abcd2345", Err: errMute}, // another agent of the job
+		{Dir: "/run/job-it.abcd2345.y", Err: errMute},
 		{Dir: "/run/job-other", Err: errMute},
 	}
 	var dirs []string
 	for _, f := range Jobs(found) {
 		dirs = append(dirs, f.Dir)
 	}
-	if want := []string{"/run/job-it.launcher", "/run/job-it.2", "/run/job-other"}; !slices.Equal(dirs, want) {
+	want := []string{"/run/job-it.launcher", "/run/job-it.2", "/run/job-it.abcd2345.y", "/run/job-other"}
+	if !slices.Equal(dirs, want) {
 		t.Errorf("%v, want %v", dirs, want)
 	}
 }

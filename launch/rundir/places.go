@@ -109,6 +109,13 @@ func IDOf(dir string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(filepath.Base(dir), prefix), Launcher)
 }
 
+// IsOf reports whether a directory has the name of a run directory of an agent of the job with a run id: where several of
+// its agents run on one machine, all but one have more in their names.
+func IsOf(dir, runID string) bool {
+	more, is := strings.CutPrefix(filepath.Base(dir), Name(runID))
+	return is && (more == "" || more != Launcher && len(more) == len(addition()))
+}
+
 // Exists reports whether there is a directory at a path.
 func Exists(dir string) bool {
 	info, err := os.Lstat(dir)

@@ -47,7 +47,7 @@ func Make(path string, log zerolog.Logger, safe ...string) (d Dir, err error) {
 			removeStale(other)
 		}
 	}
-	for d.Path = path; ; d.Path = path + "." + strings.ToLower(rand.Text()[:8]) {
+	for d.Path = path; ; d.Path = path + addition() {
 		err := os.Mkdir(d.Path, 0o700)
 		if errors.Is(err, fs.ErrExist) {
 			continue
@@ -69,6 +69,9 @@ func Make(path string, log zerolog.Logger, safe ...string) (d Dir, err error) {
 		return d, nil
 	}
 }
+
+// addition is what the name of a run directory has behind that of the job, where another muster has that one.
+func addition() string { return "." + strings.ToLower(rand.Text()[:8]) }
 
 // makeParent makes the directory of this user's run directories. It may lie where everybody can write: what somebody
 // else put there is not ours to use.

@@ -453,16 +453,20 @@ func TestWhole(t *testing.T) {
 	run := func(round int, ranks ...int) Run {
 		r := Run{Record: Record{Status: report.Status{Generation: round, WorldSize: 4}}}
 		for _, rank := range ranks {
-			r.Status.Ranks = append(r.Status.Ranks, report.Rank{Rank: rank})
+			r.Status.Ranks = append(r.Status.Ranks, report.Rank{Rank: rank, Phase: report.PhaseRunning})
 		}
 		return r
 	}
-	runs := []Run{run(2, 2, 3), run(2, 0), run(1, 1), run(2, 3)}
+	runs := []Run{run(2, 2, 3), run(2, 0), run(1, 1), run(2, 3), run(2, 4)}
+	runs[4].Died = true
 	got := ""
 	for _, r := range Whole(runs).Ranks {
 		got += strconv.Itoa(r.Rank)
+		if lost := r.Phase == report.PhaseUnknown; lost != (r.Rank == 4) {
+			t.Errorf("rank %d is said to be %s", r.Rank, r.Phase)
+		}
 	}
-	if got != "023" || len(runs[0].Status.Ranks) != 2 {
+	if got != "0234" || len(runs[0].Status.Ranks) != 2 {
 		t.Errorf("ranks %s, and %d of the first", got, len(runs[0].Status.Ranks))
 	}
 }

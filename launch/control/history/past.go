@@ -113,6 +113,10 @@ func Whole(runs []Run) control.Answer {
 		if other.Generation != a.Generation {
 			continue
 		}
+		if runs[1+i].Died { // it has not told what became of them
+			lost := other.Lost(func(string) bool { return true })
+			other = &lost
+		}
 		for _, rank := range other.Ranks {
 			if !slices.ContainsFunc(a.Ranks, func(r report.Rank) bool { return r.Rank == rank.Rank }) {
 				a.Ranks = append(a.Ranks, rank)

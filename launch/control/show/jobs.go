@@ -2,6 +2,7 @@ package show
 
 import (
 	"io"
+	"slices"
 	"strconv"
 	"text/tabwriter"
 	"time"
@@ -18,7 +19,7 @@ type Job struct {
 	RunDir string `json:"runDir"`
 	PID    int    `json:"pid,omitempty"`
 	// State is running, silent or dead; ended, or died where a muster has ended without a word. Error says why nobody
-	// answers. Node is the one of several whose muster has ended: others of the job may go on.
+	// answers. Node is the one of several whose muster has ended, while others of the job go on here.
 	State        string       `json:"state"`
 	Error        string       `json:"error,omitempty"`
 	Role         control.Role `json:"role,omitempty"`
@@ -33,12 +34,12 @@ type Job struct {
 	EndTime      *time.Time   `json:"endTime,omitempty"`
 }
 
-func pastJobs(runs []history.Run) (list []Job) {
+func pastJobs(runs []history.Run, jobs []control.Found) (list []Job) {
 	for i := range runs {
 		r := &runs[i]
 		d := &r.Status
 		list = append(list, Job{
-			RunID: d.RunID, RunDir: r.Muster.RunDir, State: pastState(r), Role: r.Muster.Role, Name: d.Name, Node: nodeOf(r),
+			RunID: d.RunID, RunDir: r.Muster.RunDir, State: pastState(r), Role: r.Muster.Role, Name: d.Name, Node: nodeOf(r, jobs),
 			Phase: string(d.Phase), Nodes: d.Nodes, WorldSize: d.WorldSize, RestartCount: d.RestartCount,
 			StartTime: d.StartTime, ExitStatus: d.ExitStatus, EndTime: r.Ended,
 		})
@@ -46,9 +47,14 @@ func pastJobs(runs []history.Run) (list []Job) {
 	return list
 }
 
-// nodeOf is the node that a run was of a job on several, empty where it was the job.
-func nodeOf(r *history.Run) string {
-	if r.Muster.Role != control.Agent || r.Muster.Meets == "" && !r.Muster.Part || len(r.Status.Tasks) == 0 {
+// nodeOf is the node that a run was of one of the jobs, which run, empty where its job has ended here.
+func nodeOf(r *history.Run, jobs []control.Found) string {
+	if r.Muster.Role != control.Agent || len(r.Status.Tasks) == 0 || !slices.ContainsFunc(jobs, func(f control.Found) bool {
+		if f.Answer == nil || f.RunID() != r.Status.RunID || f.Answer.StartTime != nil && f.Answer.StartTime.After(*r.Ended) {
+			return false // also an earlier job may have had its id
+		}
+		return r.Muster.Part && f.Answer.Muster.Role != control.Agent || r.Muster.Beside(&f.Answer.Muster)
+	}) {
 		return ""
 	}
 	return r.Status.Tasks[0].Node
@@ -79,7 +85,7 @@ func runningJobs(jobs []control.Found) []Job {
 
 // JobList are jobs that run and jobs that have ended as muster ps -o json has them.
 func JobList(jobs []control.Found, past []history.Run) []Job {
-	return append(runningJobs(jobs), pastJobs(past)...)
+	return append(runningJobs(jobs), pastJobs(past, jobs)...)
 }
 
 // stateOf says whether somebody answers for a job.
@@ -119,7 +125,7 @@ func Jobs(w io.Writer, jobs []control.Found, past []history.Run, now time.Time) 
 			}
 		}
 		name := d.Name
-		if node := nodeOf(r); node != "" {
+		if node := nodeOf(r, jobs); node != "" {
 			name += " on " + wording.Node(node)
 		}
 		say(t, "%s\t%s\t%s\t%s\t%d\t%s\t-\t%s (%s, %s ago)\n", printable.Output(d.RunID), printable.Output(string(d.Phase)), cell(d.Nodes),

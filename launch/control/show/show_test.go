@@ -202,7 +202,19 @@ func TestJobs(t *testing.T) {
 		ended(report.Status{RunID: "d", Phase: report.PhaseRunning}, time.Minute, true),
 		ended(report.Status{RunID: "a", Name: "sh", Phase: report.PhaseRunning, Tasks: []report.Task{{Node: "n1"}}}, time.Minute, true),
 	}
+	running.Muster = control.Muster{Role: control.Driver}
 	past[2].Muster = control.Muster{Role: control.Agent, Part: true}
+	for i, at := range []string{"h:1", "h:2"} { // the second one is of an earlier job with that id
+		r := ended(report.Status{RunID: "e", Name: "sh", Phase: report.PhaseSucceeded, Tasks: []report.Task{{Node: "n2"}}}, time.Minute, false)
+		r.Muster = control.Muster{Role: control.Agent, Meets: at}
+		past = append(past, r)
+		if i == 0 {
+			jobs = append(jobs, control.Found{PID: 5, Dir: "/run/e", Answer: &control.Answer{Status: report.Status{RunID: "e"}, Muster: r.Muster}})
+		}
+	}
+	before := ended(report.Status{RunID: "a", Name: "sh", Phase: report.PhaseSucceeded, Tasks: []report.Task{{Node: "n1"}}}, 27*time.Hour, false)
+	before.Muster = past[2].Muster
+	past = append(past, before) // of the job with the id a that was there before
 	var b bytes.Buffer
 	if err := Jobs(&b, jobs, past, noon); err != nil {
 		t.Fatal(err)
@@ -211,13 +223,14 @@ func TestJobs(t *testing.T) {
 	for _, j := range JobList(jobs, past) {
 		states = append(states, strings.TrimSpace(j.RunID+" "+j.State+" "+j.Node))
 	}
-	if got := strings.Join(states, ", "); got != "a running, b silent, c ended, d died, a died n1" {
+	if got := strings.Join(states, ", "); got != "a running, b silent, e running, c ended, d died, a died n1, e ended n2, e ended, a ended" {
 		t.Error(got)
 	}
 	rows := strings.Split(b.String(), "\n")
 	for i, want := range []string{
-		"JOB PHASE", "a Running 2 4 2 1d2h 3 sh", "b silent - - - - 4 (/run/b)", "c Succeeded - - 0 1d1h - (status 0, 1h0m ago)",
+		"JOB PHASE", "a Running 2 4 2 1d2h 3 sh", "b silent - - - - 4 (/run/b)", "e", "c Succeeded - - 0 1d1h - (status 0, 1h0m ago)",
 		"d Running - - 0 1d1h - (died, 1m0s ago)", "a Running - - 0 1d1h - sh on node n1 (died, 1m0s ago)",
+		"e Succeeded - - 0 1d1h - sh on node n2 (ended", "e Succeeded - - 0 1d1h - sh (ended", "a Succeeded - - 0 0s - sh (ended",
 	} {
 		if got := strings.Join(strings.Fields(rows[i]), " "); !strings.HasPrefix(got, want) {
 			t.Errorf("%q, want %q", got, want)
