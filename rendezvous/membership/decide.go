@@ -180,8 +180,10 @@ func (r *round) settledOn(ctx context.Context, value []byte) ([]byte, error) {
 
 // confirm returns what counts where stands is what stands as the verdict: what the coordinator says. Where it is lost,
 // that counts; where it is in another round, nothing does. What was proposed is proposed again where it is gone
-// meanwhile.
-func (r *round) confirm(ctx context.Context, stands rendezvous.Verdict) (rendezvous.Verdict, error) {
+// meanwhile. An agent that stops its workers, whatever counts, waits for no coordinator that does not answer at once: what
+// stands came before anything that the others propose when connections break, and its workers need the time for a
+// checkpoint.
+func (r *round) confirm(ctx context.Context, stands rendezvous.Verdict, stops bool) (rendezvous.Verdict, error) {
 	leadership := r.s.leadership(r.h.term.term)
 	waiting, cancel := both(ctx, leadership)
 	defer cancel()
@@ -198,7 +200,7 @@ func (r *round) confirm(ctx context.Context, stands rendezvous.Verdict) (rendezv
 			return stands, err
 		case errors.Is(r.s.strays(), errStrayed):
 			return r.roundOver(), nil
-		case waiting.Err() != nil:
+		case waiting.Err() != nil, stops:
 			return stands, nil
 		case time.Since(began) > 5*r.h.cfg.deadAfter():
 			return r.recordsLost(), nil

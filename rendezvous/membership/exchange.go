@@ -72,7 +72,8 @@ func (r *round) Propose(ctx context.Context, v rendezvous.Verdict) (rendezvous.V
 	}
 	counts, err := r.offer(both, v)
 	if err == nil {
-		counts, err = r.confirm(both, counts)
+		stops := []string{reasonNodeStopped, reasonHostStopped, reasonJobStopped}
+		counts, err = r.confirm(both, counts, slices.Contains(stops, v.Reason))
 	}
 	if err != nil {
 		if r.broken(err) && ctx.Err() == nil {

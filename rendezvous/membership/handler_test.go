@@ -230,6 +230,41 @@ func (a *agent) verdict() rendezvous.Verdict {
 	}
 }
 
+// TestStopAwaitsNoDeadCoordinator: a node that is stopped has no time to lose for what a coordinator says that is gone. What
+// it has said itself counts for who is left.
+func TestStopAwaitsNoDeadCoordinator(t *testing.T) {
+	for name, c := range map[string]struct {
+		v     rendezvous.Verdict
+		waits bool
+	}{
+		"node":    {rendezvous.Verdict{Kind: rendezvous.Reassemble, Reason: "NodeStopped", Rank: -1}, false},
+		"job":     {rendezvous.Verdict{Kind: rendezvous.Fail, Reason: "StopRequested", Rank: -1, Status: 143}, false},
+		"restart": {rendezvous.Verdict{Kind: rendezvous.Restart, Rank: 3, Status: 7, Restarts: 1}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				j := newJob(t, 1, 3)
+				a := j.start("a")
+				first := a.begin(t.Context())
+				synctest.Wait() // a is the coordinator
+				b, left := j.start("b"), j.start("c")
+				meet(t.Context(), b, left)
+				<-first
+				a.die()
+				died := time.Now()
+				v, err := b.Propose(t.Context(), c.v)
+				if took := time.Since(died); err != nil || took > time.Second != c.waits {
+					t.Errorf("%+v, %v after %v", v, err, took)
+				}
+				c.v.Node = "b"
+				if got := left.verdict(); v != c.v || got != v {
+					t.Errorf("b hears %+v, and c %+v, want %+v", v, got, c.v)
+				}
+			})
+		})
+	}
+}
+
 func TestNodesMeetAndRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJob(t, 3, 3)

@@ -318,10 +318,12 @@ func (r *round) lossBy(cause error, lost string) rendezvous.Verdict {
 	return v
 }
 
-// The reasons of a verdict of an agent that was told to stop: as it proposes it, and where it hosts the store.
+// The reasons of a verdict of an agent that was told to stop: as it proposes it, where it hosts the store, and for the whole
+// job.
 const (
 	reasonNodeStopped = "NodeStopped"
 	reasonHostStopped = "HostStopped"
+	reasonJobStopped  = "StopRequested"
 )
 
 // reasonStoreLost is the reason of a verdict that this agent has found alone.
