@@ -116,8 +116,8 @@ const HowToSave = "the newest checkpoint stays in memory: muster ckpt ls shows i
 
 // HowToGoOn is said where a node's part of checkpoints of several nodes stays in memory.
 const HowToGoOn = "what this node has of the newest checkpoint stays in memory: start the job again on all nodes with the same run id " +
-	"(--rdzv-id), and it goes on from there; muster ckpt ls shows it, muster ckpt save writes what is whole here, and muster ckpt drop " +
-	"gives it up"
+	"(--run-id or --rdzv-id), and it goes on from there; muster ckpt ls shows it, muster ckpt save writes what is whole here, and " +
+	"muster ckpt drop gives it up"
 
 // end removes the label and what is left of segments, unless they are to stay.
 func (g *segments) end(stay bool) error {

@@ -76,7 +76,7 @@ func (st *set) errParts(to string) error {
 	if more := len(missing) - 8; more > 0 {
 		missing = append(missing[:8], fmt.Sprintf("%d more", more))
 	}
-	hint := "start the job again on all its nodes with the same run id (--rdzv-id): it goes on from there"
+	hint := "start the job again on all its nodes with the same run id (--run-id or --rdzv-id): it goes on from there"
 	if len(complete) > 0 {
 		hint += fmt.Sprintf("; --to DIR writes step %d, which is whole here, elsewhere", complete[0].Step)
 	}

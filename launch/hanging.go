@@ -37,7 +37,7 @@ func (a *Agent) watchLife(ctx context.Context) (hangs <-chan hang, stop func()) 
 	}
 	w := newLifeWatch(&a.meeting.Round, timeout)
 	if !a.meeting.alone() && w.board == nil {
-		a.Log.Warn().Str("hint", "--rdzv muster://HOST keeps them out").
+		a.Log.Warn().Str("hint", "muster as the backend of the rendezvous keeps them out").
 			Msg("--hang-timeout does nothing in this round: agents of torchrun or DLRover take part, which do not say whether their " +
 				"workers live")
 		return nil, func() {}
