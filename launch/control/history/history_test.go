@@ -442,6 +442,11 @@ func TestPick(t *testing.T) {
 			t.Errorf("%s: %s, %v", name, got, err)
 		}
 	}
+	// A node was lost of a job that goes on, and an earlier job had its id.
+	jobs := Jobs([]Run{run("train-7", "f", 70, 80, true), runs[0], runs[1]})
+	if len(jobs) != 2 || jobs[0].Dir != "f" || jobs[1].Dir != "e" {
+		t.Errorf("%+v", jobs)
+	}
 	if _, err := pick(runs, "train"); errhint.CodeOf(err) != errhint.Usage || !strings.Contains(err.Error(), "train-7, train-77") {
 		t.Errorf("%v", err)
 	}

@@ -292,22 +292,20 @@ func gone(err error) error {
 		errhint.Usage)
 }
 
-// part reports whether a launcher had started the muster.
-func (r *Run) part() bool { return r.Muster.Part }
+// partOf reports whether a launcher had started the muster, and its job is that of the other run.
+func (r *Run) partOf(of *Run) bool {
+	return r.Muster.Part && r.Status.RunID == of.Status.RunID &&
+		!r.Began.Before(of.Began) && !r.Began.After(*of.Ended) // others with this id may be of an earlier job
+}
 
 // Jobs are those of the runs, which are sorted as Runs does, that are not a part of another. Of several nodes of one job
 // it has the one that has ended last.
 func Jobs(runs []Run) []Run {
-	launched := map[string]bool{}
-	for i := range runs {
-		if !runs[i].part() {
-			launched[runs[i].Status.RunID] = true
-		}
-	}
 	var jobs []Run
 	for i := range runs {
 		r := &runs[i]
-		if r.part() && launched[r.Status.RunID] || slices.ContainsFunc(jobs, func(other Run) bool { return r.beside(&other) }) {
+		if slices.ContainsFunc(runs, func(other Run) bool { return !other.Muster.Part && r.partOf(&other) }) ||
+			slices.ContainsFunc(jobs, func(other Run) bool { return r.beside(&other) }) {
 			continue
 		}
 		jobs = append(jobs, *r)
@@ -359,9 +357,8 @@ func pick(runs []Run, name string) ([]Run, error) {
 // withParts are a job, and those of the runs behind it that are parts of it, or other nodes.
 func withParts(of Run, runs []Run) []Run {
 	all := []Run{of}
-	for _, r := range runs { // others with this id may be of an earlier job
-		part := r.part() && r.Status.RunID == of.Status.RunID && !r.Began.Before(of.Began) && !r.Began.After(*of.Ended)
-		if r.Dir != of.Dir && (part || r.beside(&of)) {
+	for _, r := range runs {
+		if r.Dir != of.Dir && (r.partOf(&of) || r.beside(&of)) {
 			all = append(all, r)
 		}
 	}

@@ -205,14 +205,17 @@ func TestJobs(t *testing.T) {
 	running.Muster = control.Muster{Role: control.Driver}
 	past[2].Muster = control.Muster{Role: control.Agent, Part: true}
 	for i, at := range []string{"h:1", "h:2"} { // the second one is of an earlier job with that id
-		r := ended(report.Status{RunID: "e", Name: "sh", Phase: report.PhaseSucceeded, Tasks: []report.Task{{Node: "n2"}}}, time.Minute, false)
+		d := report.Status{RunID: "e", Name: "sh", Phase: report.PhaseSucceeded, Tasks: []report.Task{{Node: "n2"}}}
+		r := ended(d, time.Minute, false)
 		r.Muster = control.Muster{Role: control.Agent, Meets: at}
 		past = append(past, r)
 		if i == 0 {
-			jobs = append(jobs, control.Found{PID: 5, Dir: "/run/e", Answer: &control.Answer{Status: report.Status{RunID: "e"}, Muster: r.Muster}})
+			goesOn := control.Answer{Status: report.Status{RunID: "e"}, Muster: r.Muster}
+			jobs = append(jobs, control.Found{PID: 5, Dir: "/run/e", Answer: &goesOn})
 		}
 	}
-	before := ended(report.Status{RunID: "a", Name: "sh", Phase: report.PhaseSucceeded, Tasks: []report.Task{{Node: "n1"}}}, 27*time.Hour, false)
+	d := report.Status{RunID: "a", Name: "sh", Phase: report.PhaseSucceeded, Tasks: []report.Task{{Node: "n1"}}}
+	before := ended(d, 27*time.Hour, false)
 	before.Muster = past[2].Muster
 	past = append(past, before) // of the job with the id a that was there before
 	var b bytes.Buffer
@@ -223,7 +226,8 @@ func TestJobs(t *testing.T) {
 	for _, j := range JobList(jobs, past) {
 		states = append(states, strings.TrimSpace(j.RunID+" "+j.State+" "+j.Node))
 	}
-	if got := strings.Join(states, ", "); got != "a running, b silent, e running, c ended, d died, a died n1, e ended n2, e ended, a ended" {
+	wantStates := "a running, b silent, e running, c ended, d died, a died n1, e ended n2, e ended, a ended"
+	if got := strings.Join(states, ", "); got != wantStates {
 		t.Error(got)
 	}
 	rows := strings.Split(b.String(), "\n")
