@@ -96,7 +96,9 @@ func Dial(ctx context.Context, addr string, cfg ClientConfig) (*Client, error) {
 	c := &Client{wires: &wires{addr: addr, cfg: cfg, links: make(map[*link]struct{})}, keep: keepIdle}
 	c.life, c.end = context.WithCancel(context.WithoutCancel(ctx))
 	start, delay := time.Now(), firstDelay
+	var last error
 	for {
+		began := time.Now()
 		l, peer, err := c.detect(ctx)
 		if err == nil {
 			c.peer = peer
@@ -112,7 +114,9 @@ func Dial(ctx context.Context, addr string, cfg ClientConfig) (*Client, error) {
 			case <-ctx.Done():
 			case <-time.After(delay/2 + rand.N(delay)):
 			}
-			delay = min(delay*3/2, longDelay)
+			delay, last = min(delay*3/2, longDelay), err
+		} else {
+			err = telling(last, err, time.Since(began))
 		}
 		if ctx.Err() != nil {
 			c.end()
@@ -124,6 +128,18 @@ func Dial(ctx context.Context, addr string, cfg ClientConfig) (*Client, error) {
 			return nil, errhint.With(err, hint)
 		}
 	}
+}
+
+// cutShort is how long an attempt to connect lasts at least that says more than the one before it, where ctx ends it.
+const cutShort = 200 * time.Millisecond
+
+// telling is the error of the attempt that says what is wrong: the one that ended by itself, nil for none, or the one
+// after it, which ctx has ended after that time.
+func telling(last, cut error, after time.Duration) error {
+	if last != nil && after < cutShort {
+		return last
+	}
+	return cut
 }
 
 // watchStore reads what comes on the watched connection until that ends, and the client with it.

@@ -323,3 +323,20 @@ func TestClientRefusesWhatTheServerWouldCloseFor(t *testing.T) {
 		t.Error("too many keys pass")
 	}
 }
+
+// TestTelling: an attempt to connect that began as the time ran out says nothing, and the one before it does.
+func TestTelling(t *testing.T) {
+	t.Parallel()
+	refused, cut := errors.New("refused"), errors.New("timeout")
+	for _, c := range []struct {
+		last  error
+		after time.Duration
+		want  error
+	}{
+		{refused, time.Millisecond, refused}, {nil, time.Millisecond, cut}, {refused, 3 * time.Second, cut},
+	} {
+		if err := tcpstore.Telling(c.last, cut, c.after); !errors.Is(err, c.want) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}

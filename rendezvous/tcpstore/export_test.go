@@ -61,3 +61,6 @@ func Hoarders(s *Server) int {
 	defer s.hoard.mu.Unlock()
 	return len(s.hoard.by)
 }
+
+// Telling is the error of the attempt to connect that says what is wrong.
+var Telling = telling

@@ -415,6 +415,13 @@ func TestWrongJobs(t *testing.T) {
 	if err := one.Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+	testutil.Eventually(t, time.Minute, "all of its threads are stopped", func() bool {
+		stats, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", one.Process.Pid))
+		return len(stats) > 0 && !slices.ContainsFunc(stats, func(path string) bool {
+			text, _ := os.ReadFile(path)
+			return !strings.Contains(string(text), ") T ")
+		})
+	})
 	for _, args := range [][]string{
 		{"status", "train-1"},
 		{"stop", "--now", "train-1"},
