@@ -128,7 +128,7 @@ func (s *Steering) scale(ctx context.Context, by control.Peer, n int, starts boo
 	case away != nil:
 		return "", away
 	}
-	if n < nodes || limit > 0 && n != limit && !(starts && n > max(nodes, limit)) {
+	if n < nodes || limit > 0 && n != limit && (!starts || n <= max(nodes, limit)) {
 		r := scaling{nodes: n, text: fmt.Sprintf("%s has scaled the job to %s", by, wording.Plural(n, "node"))}
 		if n == bounds.Max {
 			r.nodes = 0
