@@ -58,7 +58,8 @@ func wantForks(t *testing.T, got drive.Outcome, attempts int) {
 
 // warmed puts the flags in front of a dialect that make its workers warm and tell of it.
 func warmed(args ...string) []string {
-	return append([]string{"--warm", "auto", "--log-level", "debug"}, args...)
+	// On a busy machine the imports of transformers take longer than the 60 s of the default.
+	return append([]string{"--warm", "auto", "--warm-wait", "300", "--log-level", "debug"}, args...)
 }
 
 // sortedLines is text with its lines in an order that does not depend on which rank was faster.
