@@ -53,12 +53,13 @@ func (s *set) hear(sr *SetReport) {
 	}
 }
 
-// ask takes what a node wants to know of copies that somebody has. It says so once, maybe before the leader has heard of
-// the copy.
+// ask takes what a node wants to know of copies that somebody has, or whose digest was stated by one that is away. The node
+// says so once, maybe before the leader has heard of the copy.
 func (s *set) ask(sr *SetReport, have map[Moment]map[int]bool) {
 	for _, c := range sr.Want {
-		if have[c.At][c.Shard] && len(s.wanted) < maxKnown {
-			s.wanted[Copy{Shard: c.Shard, At: c.At}] = true
+		c = Copy{Shard: c.Shard, At: c.At}
+		if _, stated := s.sums[c]; (stated || have[c.At][c.Shard]) && len(s.wanted) < maxKnown {
+			s.wanted[c] = true
 		}
 	}
 }

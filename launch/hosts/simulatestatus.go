@@ -45,18 +45,22 @@ func (s *simulatedStatus) asked() string {
 	return s.node
 }
 
-// take takes an answer of a node.
-func (s *simulatedStatus) take(dir string, d report.Status) {
+// take takes an answer of a node, and returns how the job stands by it: the node does not know why we have told it to end.
+func (s *simulatedStatus) take(dir string, d report.Status) report.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.node = dir; d.Phase == report.PhasePending || d.EndTime != nil { // others may know more
 		s.node = ""
 	}
+	if s.ending != "" {
+		d = d.Ending(s.endReason, s.ending)
+	}
 	if s.ended {
-		return
+		return d
 	}
 	s.last, s.at = &d, time.Now().UTC().Round(time.Millisecond)
 	s.events.Moved("", d)
+	return d
 }
 
 // ends takes in that all nodes are told to end, and why.
@@ -123,8 +127,8 @@ func (s *simulation) status(ctx context.Context) (report.Status, bool) {
 	for _, find := range []func() string{s.told.asked, func() string { return s.node(ctx) }} { // all nodes are asked to find one
 		if dir := find(); dir != "" {
 			if a, err := control.Dial(dir).Status(ctx, control.World); err == nil {
-				s.told.take(dir, a.Status)
-				return a.Lost(s.lost), true
+				d := s.told.take(dir, a.Status)
+				return d.Lost(s.lost), true
 			}
 		}
 	}

@@ -106,7 +106,7 @@ func TestLossEndsJob(t *testing.T) {
 	t.Parallel()
 	at := t.TempDir() // a worker ends once somebody was told that the job is ending
 	j := drive.Start(t, []string{"MUSTER_FAKE=" + filepath.Join("..", "..", "examples", "cluster.yaml"), "AT=" + at},
-		"run", "--simulate-nodes", "2", "-n", "1", "--", "sh", "-c",
+		"run", "--run-id", "lossy", "--simulate-nodes", "2", "-n", "1", "--", "sh", "-c",
 		`trap 'until [ -e $AT/told ]; do sleep 0.1; done; exit 0' TERM; while :; do sleep 0.1; done`)
 	drive.UntilNodes(t, j.RuntimeDir, 2)
 	drive.Beside(t, j.RuntimeDir, "kill-node", "nodd-1").Expect(t, 2, "they are called node-")
@@ -117,13 +117,14 @@ func TestLossEndsJob(t *testing.T) {
 		got := drive.Beside(t, j.RuntimeDir, "restart")
 		if strings.Contains(got.Stderr, "the job is ending: too few simulated nodes are left") {
 			ending++
+			got = drive.Beside(t, j.RuntimeDir, "status")
 			if err := os.WriteFile(filepath.Join(at, "told"), nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			got = drive.Beside(t, j.RuntimeDir, "status")
 		}
 		text := got.Stdout + got.Stderr
-		if strings.Contains(text, "no node answers now") || ending > 0 && strings.Contains(text, "Running") {
+		if strings.Contains(text, "no node answers now") || strings.Contains(text, "StopRequested") ||
+			ending > 0 && strings.Contains(text, "Running") {
 			t.Errorf("of a job that is ending it is said:\n%s", text)
 		}
 		over = over || got.Status == 2 // there is no such job
@@ -133,6 +134,7 @@ func TestLossEndsJob(t *testing.T) {
 		t.Error("nobody was told that the job is ending")
 	}
 	j.End().Expect(t, 75)
+	drive.Beside(t, j.RuntimeDir, "status", "lossy").Expect(t, 0, "Failed, NodesNotMet", "too few simulated nodes")
 }
 
 // TestAllSimulatedNodesLost: a job whose nodes were killed one after the other says so, and that it may be tried again; with
