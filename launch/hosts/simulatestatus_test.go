@@ -16,7 +16,8 @@ func TestSimulatedEnding(t *testing.T) {
 	s.take("node-0", report.Status{Phase: report.PhaseRunning, Nodes: 2})
 	s.ends(job.ReasonNotMet, "too few are left")
 	stopping := report.Status{Phase: report.PhaseTerminating, Reason: job.ReasonStopped, Message: "muster was asked to stop", Nodes: 1}
-	if d := s.take("node-0", stopping); d.Phase != report.PhaseTerminating || d.Reason != job.ReasonNotMet || d.Message != "too few are left" {
+	d := s.take("node-0", stopping)
+	if d.Phase != report.PhaseTerminating || d.Reason != job.ReasonNotMet || d.Message != "too few are left" {
 		t.Errorf("while it ends: %+v", d)
 	}
 	s.end(nil, report.Status{}, report.Outcome{Reason: job.ReasonNotMet, Status: 75})
