@@ -113,7 +113,7 @@ func IDOf(dir string) string {
 // its agents run on one machine, all but one have more in their names.
 func IsOf(dir, runID string) bool {
 	more, is := strings.CutPrefix(filepath.Base(dir), Name(runID))
-	return is && (more == "" || more != Launcher && len(more) == len(addition()))
+	return is && (more == "" || more != Launcher && len(more) == len(".")+added)
 }
 
 // Exists reports whether there is a directory at a path.

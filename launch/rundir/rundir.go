@@ -47,7 +47,7 @@ func Make(path string, log zerolog.Logger, safe ...string) (d Dir, err error) {
 			removeStale(other)
 		}
 	}
-	for d.Path = path; ; d.Path = path + addition() {
+	for d.Path = path; ; d.Path = path + "." + strings.ToLower(rand.Text()[:added]) {
 		err := os.Mkdir(d.Path, 0o700)
 		if errors.Is(err, fs.ErrExist) {
 			continue
@@ -70,8 +70,9 @@ func Make(path string, log zerolog.Logger, safe ...string) (d Dir, err error) {
 	}
 }
 
-// addition is what the name of a run directory has behind that of the job, where another muster has that one.
-func addition() string { return "." + strings.ToLower(rand.Text()[:8]) }
+// added is how many letters the name of a run directory has behind that of the job and a dot, where another muster has that
+// one.
+const added = 8
 
 // makeParent makes the directory of this user's run directories. It may lie where everybody can write: what somebody
 // else put there is not ours to use.

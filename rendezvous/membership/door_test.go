@@ -278,9 +278,7 @@ func TestQuarantineOutlivesTheCoordinator(t *testing.T) {
 	for _, told := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			j := checked(t, 2, 4)
-			a := j.start("a")
-			first := a.begin(t.Context())
-			synctest.Wait() // a is the coordinator
+			a, first := j.coordinator("a")
 			b, c := j.start("b"), j.start("c")
 			meet(t.Context(), b, c)
 			<-first

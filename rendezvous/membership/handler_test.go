@@ -181,6 +181,14 @@ func meet(ctx context.Context, agents ...*agent) []next {
 	return got
 }
 
+// coordinator starts an agent, which is the coordinator as it is the first, and returns it and its first round.
+func (j *job) coordinator(name string) (*agent, chan next) {
+	a := j.start(name)
+	first := a.begin(j.t.Context())
+	synctest.Wait()
+	return a, first
+}
+
 func (a *agent) begin(ctx context.Context) chan next {
 	c := make(chan next, 1)
 	a.nexts.Go(func() {
@@ -244,9 +252,7 @@ func TestStopAwaitsNoDeadCoordinator(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				j := newJob(t, 1, 3)
-				a := j.start("a")
-				first := a.begin(t.Context())
-				synctest.Wait() // a is the coordinator
+				a, first := j.coordinator("a")
 				b, left := j.start("b"), j.start("c")
 				meet(t.Context(), b, left)
 				<-first
@@ -306,9 +312,7 @@ func TestLostNode(t *testing.T) {
 		t.Run(whose, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				j := newJob(t, 2, 3)
-				a := j.start("a")
-				first := a.begin(t.Context())
-				synctest.Wait() // a is the coordinator
+				a, first := j.coordinator("a")
 				b, c := j.start("b"), j.start("c")
 				meet(t.Context(), b, c)
 				<-first
@@ -522,9 +526,7 @@ func TestTokens(t *testing.T) {
 func TestWordsBetweenAgents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newJob(t, 2, 2)
-		a := j.start("a")
-		first := a.begin(t.Context())
-		synctest.Wait() // a is the coordinator
+		a, first := j.coordinator("a")
 		b := j.start("b")
 		<-b.begin(t.Context())
 		<-first
