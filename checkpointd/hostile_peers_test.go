@@ -352,10 +352,7 @@ func TestHostileViews(t *testing.T) {
 			}
 			defer l.Close()
 			id := peertls.NewIdentity(l.Addr().String())
-			a, err := s.cfg.domain().Acceptor(id)
-			if err != nil {
-				t.Fatal(err)
-			}
+			a := s.cfg.domain().Acceptor(id)
 			space := memstore.NewSpace()
 			defer space.Close()
 			board := space.Client()

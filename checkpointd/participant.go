@@ -80,9 +80,7 @@ func (t *participant) open(ctx context.Context) error {
 	}
 	t.id = peertls.NewIdentity(l.Addr().String())
 	t.listener = admission.Listener(l, admission.Config{Time: peertls.Time, Refuse: peertls.Refuse})
-	if t.acceptor, err = s.cfg.domain().Acceptor(t.id); err != nil {
-		return errors.Join(err, l.Close())
-	}
+	t.acceptor = s.cfg.domain().Acceptor(t.id)
 	s.wg.Go(t.accept)
 	return nil
 }

@@ -91,10 +91,15 @@ func (d Domain) Client(ctx context.Context, conn net.Conn, id Identity) (*Conn, 
 }
 
 // Acceptor is the server's part.
-type Acceptor struct{ config *tls.Config }
+type Acceptor struct{ config func() (*tls.Config, error) }
 
-// Acceptor returns the server's part for the server that was announced as self.
-func (d Domain) Acceptor(self Identity) (*Acceptor, error) {
+// Acceptor returns the server's part for the server that was announced as self. Its keys are made for the first
+// connection: most agents have none, and keys cost more than all else that a server does to begin.
+func (d Domain) Acceptor(self Identity) *Acceptor {
+	return &Acceptor{sync.OnceValues(func() (*tls.Config, error) { return d.accepting(self) })}
+}
+
+func (d Domain) accepting(self Identity) (*tls.Config, error) {
 	cert, err := certificate(d.key(roleServer, self))
 	if err != nil {
 		return nil, err
@@ -111,7 +116,7 @@ func (d Domain) Acceptor(self Identity) (*Acceptor, error) {
 		}
 		return refusing, nil
 	}
-	return &Acceptor{c}, nil
+	return c, nil
 }
 
 // refusing has TLS answer that none of the names that a client gave is known; of one that gave none it knows no
@@ -124,8 +129,12 @@ var refusing = &tls.Config{
 // Server proves, over a connection that was accepted, that this end is the server that was announced, and that the
 // other end has the token. It takes no longer than Time. The caller closes conn where there is an error.
 func (a *Acceptor) Server(ctx context.Context, conn net.Conn) (*Conn, error) {
+	config, err := a.config()
+	if err != nil {
+		return nil, err
+	}
 	below := &corked{Conn: conn}
-	c := &Conn{Conn: tls.Server(below, a.config), below: below}
+	c := &Conn{Conn: tls.Server(below, config), below: below}
 	_ = conn.SetDeadline(time.Now().Add(Time))
 	if err := c.HandshakeContext(ctx); err != nil {
 		return nil, err

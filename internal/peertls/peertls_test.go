@@ -88,10 +88,7 @@ func echo(t testing.TB, d peertls.Domain, heard func([]byte)) peertls.Identity {
 	if err := id.Check(); err != nil || id.Addr() != addr {
 		t.Fatalf("%s: %v", id, err)
 	}
-	var err error
-	if a, err = d.Acceptor(id); err != nil {
-		t.Fatal(err)
-	}
+	a = d.Acceptor(id)
 	close(ready)
 	return id
 }
@@ -135,10 +132,7 @@ func TestKeyOfAConnection(t *testing.T) {
 	defer here.Close()
 	defer there.Close()
 	id := peertls.NewIdentity("127.0.0.1:1")
-	a, err := domain.Acceptor(id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := domain.Acceptor(id)
 	keys := make(chan []byte, 1)
 	go func() {
 		c, err := a.Server(t.Context(), there)
@@ -457,10 +451,7 @@ func BenchmarkConn(b *testing.B) {
 		from[i], to[i] = byte(i*7), 1
 	}
 	id := peertls.NewIdentity("127.0.0.1:1")
-	a, err := domain.Acceptor(id)
-	if err != nil {
-		b.Fatal(err)
-	}
+	a := domain.Acceptor(id)
 	for _, name := range []string{"plain", "encrypted"} {
 		b.Run(name, func(b *testing.B) {
 			l, err := net.Listen("tcp", "127.0.0.1:0")

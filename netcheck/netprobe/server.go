@@ -2,7 +2,6 @@ package netprobe
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -46,12 +45,8 @@ func Listen(ctx context.Context, cfg Config) (*Server, error) {
 		host = addrPort(ln.Addr()).Addr().String()
 	}
 	id := peertls.NewIdentity(net.JoinHostPort(host, strconv.Itoa(int(addrPort(ln.Addr()).Port()))))
-	acceptor, err := cfg.domain().Acceptor(id)
-	if err != nil {
-		return nil, errors.Join(err, ln.Close())
-	}
 	return &Server{
-		cfg: cfg, id: id, acceptor: acceptor, ln: admission.Listener(ln, admission.Config{Time: peertls.Time, Refuse: peertls.Refuse}),
+		cfg: cfg, id: id, acceptor: cfg.domain().Acceptor(id), ln: admission.Listener(ln, admission.Config{Time: peertls.Time, Refuse: peertls.Refuse}),
 		slots: make(chan struct{}, cfg.MaxConns), runSlots: make(chan struct{}, cfg.MaxRuns),
 		now: func() time.Time { return cfg.Medium.wall(time.Now()) }, runs: map[string]*run{},
 	}, nil

@@ -46,9 +46,7 @@ func Listen(ctx context.Context, addr string, d Domain, serve func(net.Conn)) (*
 		id: peertls.NewIdentity(raw.Addr().String()), serve: serve,
 		gate: admission.Listener(raw, admission.Config{Time: peertls.Time, Refuse: peertls.Refuse}),
 	}
-	if l.acceptor, err = d.peers().Acceptor(l.id); err != nil {
-		return nil, errors.Join(err, l.gate.Close())
-	}
+	l.acceptor = d.peers().Acceptor(l.id)
 	l.ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	l.wg.Go(l.accept)
 	return l, nil
