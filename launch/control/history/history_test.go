@@ -243,6 +243,16 @@ func TestSweptNotEachTime(t *testing.T) {
 	over(k.open(t, "second", nil))
 	want(3, "somebody has looked just now")
 	outlived(mostUnswept)
+	other, err := os.Open(filepath.Join(histories, stampName))
+	if err == nil {
+		err = unix.Flock(int(other.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	over(k.open(t, "meanwhile", nil))
+	want(mostUnswept, "another muster looks at them")
+	_ = other.Close()
 	over(k.open(t, "third", nil))
 	want(0, "there are very many")
 	outlived(3)

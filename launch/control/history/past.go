@@ -186,8 +186,8 @@ func bound(b bool) int {
 	return 0
 }
 
-// sweep removes what is too old, or too much, unless that was done not long ago. much says that more has been written
-// than jobs do.
+// sweep removes what is too old, or too much, unless that was done not long ago, or another muster does it now: those of
+// a job with many nodes on one machine end at the same moment. much says that more has been written than jobs do.
 func sweep(dir string, much bool) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -197,7 +197,15 @@ func sweep(dir string, much bool) {
 	if !much && swept(root) {
 		return
 	}
-	stamp(root)
+	f, err := root.OpenFile(stampName, os.O_WRONLY|os.O_CREATE, 0o600)
+	if err == nil { // else they are looked at more often, and by several
+		defer func() { _ = f.Close() }()
+		if errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK) {
+			return
+		}
+		now := time.Now()
+		_ = root.Chtimes(stampName, now, now)
+	}
 	var bytes int64
 	for i, r := range all(dir) {
 		bytes += size(r.Dir)
@@ -220,17 +228,6 @@ func swept(root *os.Root) bool {
 	defer func() { _ = d.Close() }()
 	names, err := d.Readdirnames(mostUnswept + 2) // the stamp is one
 	return err == nil && len(names) <= mostUnswept+1
-}
-
-// stamp notes that they are looked at now. Without it they are looked at more often.
-func stamp(root *os.Root) {
-	f, err := root.OpenFile(stampName, os.O_WRONLY|os.O_CREATE, 0o600)
-	if err != nil {
-		return
-	}
-	_ = f.Close()
-	now := time.Now()
-	_ = root.Chtimes(stampName, now, now)
 }
 
 func size(dir string) (sum int64) {
