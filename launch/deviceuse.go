@@ -271,13 +271,13 @@ func (s *Steering) lookedAt(ctx context.Context, world bool) {
 	}
 	s.mu.Lock()
 	b, n := s.board, s.nextWant
-	ask := s.devices.tells() && b.Board != nil && b.nodes > 1 && time.Since(s.wantAsked) > devicesAsk
-	if ask {
+	tell := s.devices.tells() && b.Board != nil && b.nodes > 1 && time.Since(s.wantAsked) > devicesAsk
+	if tell {
 		s.wantAsked = time.Now()
 	}
 	s.mu.Unlock()
-	if ask {
-		if err := note(ctx, b.Board, wantKey(n), []byte("{}")); err != nil {
+	if tell {
+		if err := ask(ctx, b.Board, wantKey(n), []byte("{}")); err != nil {
 			s.log.Debug().Err(err).Msg("the other nodes do not hear that somebody looks at the job")
 		}
 	}
@@ -286,6 +286,9 @@ func (s *Steering) lookedAt(ctx context.Context, world bool) {
 
 // listenWants hears that somebody looks at the job at another node of the round.
 func (s *Steering) listenWants(ctx context.Context, b roundBoard) {
+	if !s.devices.tells() {
+		return
+	}
 	for n := 0; ; n++ {
 		s.mu.Lock()
 		s.nextWant = n

@@ -144,7 +144,7 @@ func (s *Steering) lookWorld(ctx context.Context, native bool) (control.Looked, 
 		defer cancel()
 		text, err := json.Marshal(lookNote{b.groupRank, native})
 		if err == nil {
-			err = note(asked, b.Board, lookKey(n), text)
+			err = ask(asked, b.Board, lookKey(n), text)
 		}
 		if err != nil {
 			s.log.Debug().Err(err).Msg("the other nodes cannot be asked what their workers do")

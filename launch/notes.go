@@ -23,6 +23,7 @@ const publishEvery = time.Second
 // The keys on the board of a round.
 const (
 	statusKey = "status/"
+	askedKey  = "control/asked"
 	stopKey   = "control/stop"
 	nowKey    = "control/stop-now"
 )
@@ -51,13 +52,17 @@ func (s *Steering) take(ctx context.Context, r rendezvous.Round) (end func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
 	wg.Go(func() { s.publish(ctx, b) })
-	wg.Go(func() { s.listen(ctx, b) })
-	wg.Go(func() { s.listenPause(ctx, b) })
-	wg.Go(func() { s.listenKill(ctx, b) })
-	wg.Go(func() { s.listenLooks(ctx, b) })
-	if s.devices.tells() {
-		wg.Go(func() { s.listenWants(ctx, b) })
-	}
+	wg.Go(func() {
+		// Until somebody asks for something, each node has one wait at the store, and one connection for it.
+		if !awaitNote(ctx, b.Board, askedKey, func([]byte) bool { return true }) {
+			return
+		}
+		for _, listen := range []func(context.Context, roundBoard){
+			s.listenStop, s.listenPause, s.listenKill, s.listenLooks, s.listenWants,
+		} {
+			wg.Go(func() { listen(ctx, b) })
+		}
+	})
 	return func() {
 		left()
 		cancel()
@@ -100,8 +105,16 @@ func note(ctx context.Context, b rendezvous.Board, key string, value []byte) err
 	return b.Set(ctx, key, value)
 }
 
-// listen waits for word of another node that the job is to end.
-func (s *Steering) listen(ctx context.Context, b roundBoard) {
+// ask asks something of the other nodes of a round: it writes under a key that they wait for once anything is asked.
+func ask(ctx context.Context, b rendezvous.Board, key string, value []byte) error {
+	if err := note(ctx, b, key, value); err != nil {
+		return err
+	}
+	return note(ctx, b, askedKey, []byte("{}"))
+}
+
+// listenStop waits for word of another node that the job is to end.
+func (s *Steering) listenStop(ctx context.Context, b roundBoard) {
 	var said stopNote
 	if !awaitNote(ctx, b.Board, stopKey, func(text []byte) bool { return json.Unmarshal(text, &said) == nil }) {
 		return

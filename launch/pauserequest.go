@@ -152,7 +152,7 @@ func (s *Steering) tellPause(ctx context.Context, b roundBoard, w pauseWish) err
 	defer cancel()
 	said, err := json.Marshal(pauseNote{w.pauses, w.text})
 	if err == nil {
-		err = note(ctx, b.Board, pauseKey, said)
+		err = ask(ctx, b.Board, pauseKey, said)
 	}
 	return err
 }

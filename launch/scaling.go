@@ -222,7 +222,7 @@ func (s *Steering) killNode(ctx context.Context, by control.Peer, name string) (
 	} else {
 		ctx, cancel := context.WithTimeout(ctx, tellTime)
 		defer cancel()
-		if err := note(ctx, b.Board, killKey(rank), []byte(text)); err != nil {
+		if err := ask(ctx, b.Board, killKey(rank), []byte(text)); err != nil {
 			return "", errhint.Code(fmt.Errorf("cannot tell %s: %w", wording.Node(names[rank]), err), errhint.TryAgain)
 		}
 	}

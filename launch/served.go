@@ -252,7 +252,7 @@ func (s *Steering) tellOthers(ctx context.Context, b roundBoard, text string, no
 	defer cancel()
 	said, err := json.Marshal(stopNote{text})
 	if err == nil {
-		err = note(ctx, b.Board, stopKey, said)
+		err = ask(ctx, b.Board, stopKey, said)
 	}
 	if err == nil && now {
 		err = note(ctx, b.Board, nowKey, said)

@@ -1,13 +1,17 @@
 package launch
 
 import (
+	"context"
 	"encoding/json"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/rs/zerolog"
 
 	"muster/launch/plan"
@@ -140,5 +144,58 @@ func TestSubjectOfNodeEvents(t *testing.T) {
 		if told := s.events.Behind(0); len(told) != 1 || told[0].Subject != want {
 			t.Errorf("%s: %+v, want subject %s", reason, told, want)
 		}
+	}
+}
+
+// countingBoard counts the keys that are waited for.
+type countingBoard struct {
+	rendezvous.Board
+	mu    sync.Mutex
+	waits []string
+	more  chan struct{}
+}
+
+func (b *countingBoard) Get(ctx context.Context, key string) ([]byte, error) {
+	b.mu.Lock()
+	b.waits = append(b.waits, key)
+	b.mu.Unlock()
+	b.more <- struct{}{}
+	return b.Board.Get(ctx, key)
+}
+
+// TestOneWaitUntilAsked: a node in whose round nobody asks for anything waits for one key, which is one connection of
+// the store; once somebody asks, it waits for each thing that can be asked, and does what is asked.
+func TestOneWaitUntilAsked(t *testing.T) {
+	t.Parallel()
+	space := memstore.NewSpace()
+	board := &countingBoard{Board: space.Client(), more: make(chan struct{}, 64)}
+	s, end := testSteering(t, "node-0", 0, 2, board)
+	defer end()
+	<-board.more
+	if err := ask(t.Context(), space.Client(), lookKey(0), []byte("{}")); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 { // stop, pause, kill, look 0, look 1: this node has no accelerators
+		<-board.more
+	}
+	board.mu.Lock()
+	waits := slices.Clone(board.waits)
+	board.mu.Unlock()
+	slices.Sort(waits[1:])
+	want := []string{askedKey, killKey(0), lookKey(0), lookKey(1), pauseKey, stopKey}
+	if diff := cmp.Diff(want, waits); diff != "" {
+		t.Errorf("it waits for other keys (-want +got):\n%s", diff)
+	}
+	if err := ask(t.Context(), space.Client(), stopKey, []byte(`{"text":"node 1 was asked"}`)); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		s.mu.Lock()
+		asked := s.askedEnd
+		s.mu.Unlock()
+		if asked != nil {
+			break
+		}
+		time.Sleep(time.Millisecond)
 	}
 }
