@@ -301,12 +301,26 @@ func TestLetsStart(t *testing.T) {
 		if isThere() {
 			t.Error("it is opened while workers start")
 		}
-		time.Sleep(time.Nanosecond)
+		time.Sleep(openBy - openAfter - time.Nanosecond)
+		synctest.Wait()
+		if isThere() {
+			t.Error("it is opened while no worker has started")
+		}
+		k.events.Add(control.Event{Type: control.WorkerStarted, RunID: "one"})
 		synctest.Wait()
 		if !isThere() {
-			t.Error("it is not opened")
+			t.Error("it is not opened when one has")
 		}
 		end(t, keeper)
+		k.events = control.Events{}
+		keeper = k.open(t, "one", nil)
+		time.Sleep(openBy)
+		synctest.Wait()
+		if !isThere() {
+			t.Error("it is not opened where none starts")
+		}
+		end(t, keeper)
+		k.happens(1)
 		path := filepath.Join(k.parent, "events")
 		file, err := OpenFile(path)
 		if err != nil {

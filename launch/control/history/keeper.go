@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -38,6 +39,7 @@ const mostEvents = 4 << 20
 
 const (
 	openAfter   = 150 * time.Millisecond // by when the first workers of most jobs have started
+	openBy      = time.Second            // also where none has: nodes may wait for each other
 	closeTime   = 2 * time.Second        // for what is left to be written when the job has ended
 	tellTime    = time.Second            // for a FIFO of --events to have room for another event
 	recordEvery = time.Second            // how often it is written how the job stands
@@ -110,8 +112,9 @@ func OpenFile(path string) (*os.File, error) {
 	return f, nil
 }
 
-// Open begins to keep the history of a job. Its files are made when openAfter has passed, or the job has ended: to make
-// them takes longer than to start a worker. What has happened by then is in Events.
+// Open begins to keep the history of a job. Its files are made when openAfter has passed and a worker has started, by
+// openBy in any case, or when the job has ended: to make them takes longer than to start a worker. What has happened by
+// then is in Events.
 func Open(cfg Config) *Keeper {
 	ctx, cancel := context.WithCancel(context.Background())
 	k := &Keeper{cfg: cfg, began: time.Now(), leave: cancel, done: make(chan struct{}), kept: make(chan struct{})}
@@ -188,11 +191,23 @@ func (k *Keeper) run(ctx context.Context) {
 
 // letStart waits until workers have had the time to start.
 func (k *Keeper) letStart(ctx context.Context) {
+	ctx, cancel := context.WithDeadline(ctx, k.began.Add(openBy))
+	defer cancel()
 	timer := time.NewTimer(openAfter)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 	case <-ctx.Done():
+	}
+	started := func(e control.Event) bool { return e.Type == control.WorkerStarted }
+	for seq := uint64(0); ctx.Err() == nil; {
+		found := k.cfg.Events.After(ctx, seq)
+		if slices.ContainsFunc(found, started) {
+			return
+		}
+		if len(found) > 0 {
+			seq = found[len(found)-1].Seq
+		}
 	}
 }
 
