@@ -103,6 +103,10 @@ func (b *bench) peersOnHosts(h *hosts) ([]hostLauncher, error) {
 	}, nil
 }
 
+func startFigure(n int, hosts string) string {
+	return fmt.Sprintf("%d %s over ssh, command start to the last worker's first instruction", n, hosts)
+}
+
 // startOnHosts measures from the command to the first instruction of the last worker, in s.
 func (b *bench) startOnHosts(ctx context.Context, h *hosts, l hostLauncher) (_ float64, err error) {
 	var lc net.ListenConfig
@@ -176,7 +180,7 @@ func (b *bench) onFewHosts(ctx context.Context) (rows []row, err error) {
 	}
 	for i, p := range peers {
 		r := row{
-			Figure: fmt.Sprintf("%d hosts over ssh, command start to the last worker's first instruction, beside %s", fewHosts, p.name),
+			Figure: startFigure(fewHosts, "hosts") + ", beside " + p.name,
 			Ours:   median(took), Unit: "s", Budget: "≤ 1 s and ≤ 1/10",
 		}
 		r.Pass = r.Ours <= 1
@@ -298,7 +302,7 @@ func (b *bench) onManyHosts(ctx context.Context) (_ row, err error) {
 		}
 		took = append(took, seconds)
 	}
-	r := row{Figure: fmt.Sprintf("the same with %d logical hosts", manyHosts), Ours: median(took), Unit: "s", Budget: "≤ 5 s"}
+	r := row{Figure: startFigure(manyHosts, "logical hosts"), Ours: median(took), Unit: "s", Budget: "≤ 5 s"}
 	r.Pass, r.Note = r.Ours <= 5, spread(measured{b.muster.name, took}, r.Unit)
 	return r, nil
 }
