@@ -30,27 +30,7 @@ func (d *Status) Ended(o Outcome, at time.Time) Status {
 		workers = PhaseStopped
 	default: // some have failed, and some were stopped
 	}
-	for i := range c.Tasks {
-		if c.Tasks[i].Phase.lives() {
-			c.Tasks[i].Phase = workers
-		}
-	}
-	for i := range c.Ranks {
-		if c.Ranks[i].Phase.lives() {
-			c.Ranks[i].Phase = workers
-		}
-	}
-	live := &c.Counts
-	n := live.Pending + live.Creating + live.Running + live.Terminating
-	live.Pending, live.Creating, live.Running, live.Terminating = 0, 0, 0, 0
-	switch workers {
-	case PhaseSucceeded:
-		live.Succeeded += n
-	case PhaseStopped:
-		live.Stopped += n
-	default:
-		live.Unknown += n
-	}
+	c.settle(workers)
 	s := StatusFile{doc: c, cfg: StatusConfig{Now: func() time.Time { return at }}}
 	s.doc.ExitStatus, s.doc.EndTime = &o.Status, &at
 	s.doc.Reason, s.doc.Message, s.doc.Hint = o.Reason, o.Message, o.Hint
@@ -61,6 +41,35 @@ func (d *Status) Ended(o Outcome, at time.Time) Status {
 		s.condition(conditionFailed, true, o.Reason, o.Message)
 	}
 	return s.doc
+}
+
+// settle has all that is not known to have ended end in a phase: Succeeded, Stopped or Unknown.
+func (d *Status) settle(workers Phase) {
+	for i := range d.Tasks {
+		if d.Tasks[i].Phase.lives() {
+			d.Tasks[i].Phase = workers
+		}
+	}
+	for i := range d.Ranks {
+		if d.Ranks[i].Phase.lives() {
+			d.Ranks[i].Phase = workers
+		}
+	}
+	d.Counts.settle(workers)
+}
+
+// settle counts what has not ended as that.
+func (c *Counts) settle(workers Phase) {
+	n := c.Pending + c.Creating + c.Running + c.Terminating
+	c.Pending, c.Creating, c.Running, c.Terminating = 0, 0, 0, 0
+	switch workers {
+	case PhaseSucceeded:
+		c.Succeeded += n
+	case PhaseStopped:
+		c.Stopped += n
+	default:
+		c.Unknown += n
+	}
 }
 
 // Lost is a status from which the musters of some nodes have gone without a word: nobody knows of their workers that ran.

@@ -132,7 +132,8 @@ func TestStatusEnds(t *testing.T) {
 		phase   Phase
 		holds   conditionType
 	}{
-		{Outcome{Reason: job.ReasonSucceeded}, PhaseSucceeded, conditionCompleted},
+		{Outcome{Reason: job.ReasonSurplus}, PhaseSucceeded, conditionCompleted},
+		{Outcome{Status: 75, Reason: job.ReasonNotMet}, PhaseFailed, conditionFailed},
 		{Outcome{Status: 124, Reason: job.ReasonDeadline}, PhaseTimeout, conditionFailed},
 		{Outcome{Status: 143, Reason: job.ReasonStopped}, PhaseFailed, conditionFailed},
 		{Outcome{Status: 125, Reason: job.ReasonInternal, Message: "cannot start", Hint: "try"}, PhaseFailed, conditionFailed},
@@ -142,8 +143,15 @@ func TestStatusEnds(t *testing.T) {
 		s.Finished(c.outcome)
 		doc := readStatus(t, path)
 		if doc.Phase != c.phase || conditions(doc)[c.holds] != "True" || *doc.ExitStatus != c.outcome.Status ||
-			doc.Reason != c.outcome.Reason || doc.Hint != c.outcome.Hint || doc.StartTime != nil || doc.RootCause != nil {
+			doc.Reason != c.outcome.Reason || doc.Hint != c.outcome.Hint || doc.StartTime != nil || doc.RootCause != nil ||
+			doc.Counts != (Counts{Stopped: 4}) { // no worker was started
 			t.Errorf("%+v: %+v", c.outcome, doc)
+		}
+		s, _ = testStatus(t, path)
+		s.Running()
+		s.Finished(c.outcome) // nobody knows how they ended
+		if doc = readStatus(t, path); doc.Counts != (Counts{Unknown: 4}) {
+			t.Errorf("%+v of workers that ran: %+v", c.outcome, doc.Counts)
 		}
 	}
 }

@@ -263,6 +263,10 @@ func (s *StatusFile) Finished(o Outcome) {
 		}
 		s.doc.Counts.Stopped += never
 		s.doc.Tasks[0].Phase, s.doc.Tasks[0].ExitCode = taskEnd(&o, never > 0)
+	} else {
+		n := &s.doc.Counts
+		n.Stopped, n.Pending = n.Stopped+n.Pending, 0 // they were not started: the job had ended before
+		n.settle(PhaseUnknown)
 	}
 	s.condition(conditionRunning, false, o.Reason, o.Message)
 	if o.Reason == job.ReasonSucceeded || o.Reason == job.ReasonSurplus {

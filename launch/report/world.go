@@ -170,9 +170,11 @@ func (w *WorldStatus) merged() *Status {
 	return &d
 }
 
-// end makes d that of a job that has ended, also where the node it is taken from did not live to see that.
+// end makes d that of a job that has ended, also where the node it is taken from did not live to see that, and where
+// nodes have not said how their workers ended.
 func (w *WorldStatus) end(d *Status) {
 	d.ExitStatus = w.status
+	d.settle(PhaseUnknown)
 	if d.EndTime != nil {
 		return
 	}

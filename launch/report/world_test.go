@@ -66,15 +66,34 @@ func TestWorldStatus(t *testing.T) {
 	if err := w.Take(0, []byte("{")); err == nil {
 		t.Error("half a file was taken")
 	}
-	// The first node is lost, the second has decided.
+	// The first node is lost, the second has decided, and the third has not said how its workers ended.
 	seven := 7
 	take(1, nodeStatus(t, "b", PhaseFailed, Counts{Failed: 2}, &seven))
 	w.End(7, 1, []int{0}, "")
 	d, phases = worldOf(t, w)
-	if diff := cmp.Diff([]Phase{PhaseUnknown, PhaseFailed, PhaseRunning}, phases); diff != "" || *d.ExitStatus != 7 ||
+	if diff := cmp.Diff([]Phase{PhaseUnknown, PhaseFailed, PhaseUnknown}, phases); diff != "" || *d.ExitStatus != 7 ||
 		d.Phase != PhaseFailed ||
-		d.Reason != job.ReasonWorkerFailed || d.Counts != (Counts{Unknown: 2, Failed: 2, Running: 3}) {
+		d.Reason != job.ReasonWorkerFailed || d.Counts != (Counts{Unknown: 5, Failed: 2}) {
 		t.Errorf("%+v\n%s", d, diff)
+	}
+}
+
+// No task, rank or count of a job that has ended is of something that lives, also where a node has said nothing, or its
+// last word was that it waits.
+func TestWorldStatusEnded(t *testing.T) {
+	w := NewWorldStatus([]string{"a", "b", "c"})
+	w.TakeStatus(0, Status{
+		Phase: PhaseRunning, Counts: Counts{Running: 1}, Tasks: []Task{{Phase: PhaseRunning}}, Ranks: []Rank{{Phase: PhaseRunning}},
+	})
+	w.TakeStatus(1, Status{Phase: PhasePending, Counts: Counts{Pending: 1}, Tasks: []Task{{Phase: PhasePending}}})
+	w.End(errhint.TryAgain, -1, nil, "they did not meet")
+	d, phases := worldOf(t, w)
+	if diff := cmp.Diff([]Phase{PhaseUnknown, PhaseUnknown, PhaseUnknown}, phases); diff != "" || d.Counts != (Counts{Unknown: 2}) ||
+		d.Ranks[0].Phase != PhaseUnknown {
+		t.Errorf("%+v\n%s", d, diff)
+	}
+	if w.docs[0].Ranks[0].Phase != PhaseRunning {
+		t.Error("what the node said has changed")
 	}
 }
 
