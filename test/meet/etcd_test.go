@@ -46,7 +46,7 @@ func TestMeetEtcd(t *testing.T) {
 		},
 		"an agent is killed": func(t *testing.T) {
 			m := drive.NewMeet(t, drive.UntilGate, "--nnodes=2:3", "--rdzv-backend=etcd-v3", "--rdzv-endpoint="+etcd, "--rdzv-id=killed")
-			m.Env = []string{"MUSTER_KEEP_ALIVE=400ms"}
+			m.Env = []string{"MUSTER_KEEP_ALIVE=1s"}
 			agents := []*drive.Job{m.Start(0), m.Start(1), m.Start(2)}
 			for node := range agents {
 				m.Seen(node, 0, 0)
@@ -136,7 +136,7 @@ func TestMeetEtcdLeader(t *testing.T) {
 		t.Errorf("workers were started anew: %v", again)
 	}
 	// Workers that nobody can call off end, and begin anew when etcd is back.
-	cut := drive.NewMeet(t, drive.UntilGate, "--nnodes=2", place, "--run-id=cut", "--keep-alive=400ms")
+	cut := drive.NewMeet(t, drive.UntilGate, "--nnodes=2", place, "--run-id=cut", "--keep-alive=1s")
 	cut.Native = true
 	agents = []*drive.Job{cut.Start(0), cut.Start(1)}
 	for node := range agents {

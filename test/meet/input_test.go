@@ -258,7 +258,7 @@ func TestMeetSpares(t *testing.T) {
 	testutil.Long(t)
 	t.Parallel()
 	m := meetAt(t, drive.UntilGate, drive.FreePort(t), "--nnodes=2:4")
-	m.Env = []string{"MUSTER_SPARES=1", "MUSTER_LOG_LEVEL=debug", "MUSTER_KEEP_ALIVE=400ms", "MUSTER_LAST_CALL=2s"}
+	m.Env = []string{"MUSTER_SPARES=1", "MUSTER_LOG_LEVEL=debug", "MUSTER_KEEP_ALIVE=2s", "MUSTER_LAST_CALL=2s"}
 	agents := []*drive.Job{m.Start(0), m.Start(1), m.Start(2)}
 	begun := func(round int) (nodes []int) {
 		for node := range agents {

@@ -58,7 +58,7 @@ func TestMeetLostIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	m := drive.NewMeet(t, drive.UntilGate, "--nnodes=2", "--run-id=x", "--rdzv=c10d://127.0.0.1:"+drive.FreePort(t), "--restart-limit=0",
 		"--grace=1m")
-	m.Native, m.Env = true, []string{"MUSTER_LOG_LEVEL=debug", "MUSTER_KEEP_ALIVE=400ms"}
+	m.Native, m.Env = true, []string{"MUSTER_LOG_LEVEL=debug", "MUSTER_KEEP_ALIVE=1s"}
 	host := m.Start(0)
 	m.Says(host, `"message":"this node hosts the store"`)
 	other := m.Start(1)

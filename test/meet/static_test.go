@@ -78,7 +78,7 @@ func TestMeetStaticSameRank(t *testing.T) {
 	t.Parallel()
 	flags, _ := drive.StaticFlags(t, 2)
 	m := drive.NewMeet(t, drive.UntilGate, flags...)
-	m.Env = []string{"MUSTER_KEEP_ALIVE=400ms"}
+	m.Env = []string{"MUSTER_KEEP_ALIVE=1s"}
 	zero := m.Start(0, "--node-rank=0")
 	one := m.Start(1, "--node-rank=1", "--local-addr=127.0.0.2")
 	m.Seen(1, 0, 0)
@@ -95,7 +95,7 @@ func TestMeetStaticSameRankAtOnce(t *testing.T) {
 	t.Parallel()
 	flags, _ := drive.StaticFlags(t, 3)
 	m := drive.NewMeet(t, "", flags...)
-	m.Env = []string{"MUSTER_KEEP_ALIVE=400ms", "MUSTER_LOG_LEVEL=debug"}
+	m.Env = []string{"MUSTER_KEEP_ALIVE=1s", "MUSTER_LOG_LEVEL=debug"}
 	zero := m.Start(0, "--node-rank=0")
 	one := m.Start(1, "--node-rank=1", "--local-addr=127.0.0.2")
 	m.Says(zero, `"message":"this node hosts the store"`)
@@ -125,7 +125,7 @@ func TestMeetStaticReturns(t *testing.T) {
 	t.Parallel()
 	flags, _ := drive.StaticFlags(t, 2)
 	m := drive.NewMeet(t, drive.UntilGate, flags...)
-	m.Env = []string{"MUSTER_KEEP_ALIVE=400ms"}
+	m.Env = []string{"MUSTER_KEEP_ALIVE=1s"}
 	zero := m.Start(0, "--node-rank=0")
 	one := m.Start(1, "--node-rank=1")
 	m.Seen(0, 0, 0)

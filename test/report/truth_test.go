@@ -139,7 +139,7 @@ func TestElasticHostsUnreachable(t *testing.T) {
 	t.Parallel()
 	got := drive.Run(t, []string{"HOME=" + t.TempDir()}, "horovodrun", "--min-np", "1", "--max-np", "2", "-np", "2", "-H",
 		"no-such-host.invalid:1,nor-this.invalid:1",
-		"--start-timeout", "60", "--elastic-timeout", "60", "true")
+		"--start-timeout", "20", "--elastic-timeout", "20", "true")
 	if got.Status != 75 || !strings.Contains(got.Stderr, "nobody knows the name no-such-host.invalid") {
 		t.Errorf("status %d, want 75\n%s", got.Status, got.Stderr)
 	}

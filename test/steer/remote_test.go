@@ -260,8 +260,8 @@ func TestHostsRemote(t *testing.T) {
 	t.Parallel()
 	j := drive.NewHostsJob(t, 2, func(_ string, cfg *testutil.SSHDConfig) { cfg.Env = append(cfg.Env, cfg.Host.Environ()...) })
 	r := j.Start("run", "--run-id", "it", "--hosts", j.Names(), "-n", "2", "--tee", "3", "--", "sh", "-c", remoteWorker)
-	drive.UntilRanksOn(t, j.Launcher, 4)
 	for _, h := range append([]*testutil.Host{j.Launcher}, j.On...) {
+		drive.UntilRanksOn(t, h, 4) // a node may hear of the others' ranks later than the launcher
 		got := drive.RunOn(t, h, "", "logs", "--rank", "0-3")
 		for rank := range 4 {
 			if on := j.On[rank/2].Name; !strings.Contains(got.Stdout, fmt.Sprintf("[rank %d] rank %d on %s round 0\n", rank, rank, on)) {
