@@ -105,12 +105,13 @@ func note(ctx context.Context, b rendezvous.Board, key string, value []byte) err
 	return b.Set(ctx, key, value)
 }
 
-// ask asks something of the other nodes of a round: it writes under a key that they wait for once anything is asked.
+// ask asks something of the other nodes of a round: it writes under a key that they wait for once anything is asked. That
+// something is goes first: what could not be asked would else stand there, and be done with the next thing.
 func ask(ctx context.Context, b rendezvous.Board, key string, value []byte) error {
-	if err := note(ctx, b, key, value); err != nil {
+	if err := note(ctx, b, askedKey, []byte("{}")); err != nil {
 		return err
 	}
-	return note(ctx, b, askedKey, []byte("{}"))
+	return note(ctx, b, key, value)
 }
 
 // listenStop waits for word of another node that the job is to end.

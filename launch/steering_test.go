@@ -3,6 +3,7 @@ package launch
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"slices"
 	"strconv"
@@ -197,5 +198,28 @@ func TestOneWaitUntilAsked(t *testing.T) {
 			break
 		}
 		time.Sleep(time.Millisecond)
+	}
+}
+
+// deafBoard takes no word that somebody asks for something.
+type deafBoard struct{ rendezvous.Board }
+
+func (b deafBoard) Set(ctx context.Context, key string, value []byte) error {
+	if key == askedKey {
+		return errors.New("it is out of reach")
+	}
+	return b.Board.Set(ctx, key, value)
+}
+
+// TestAskedInVain: what a node could not ask of the others, and whoever wanted it was told so, does not stand on the
+// board: it would be done as soon as somebody asks for something else.
+func TestAskedInVain(t *testing.T) {
+	t.Parallel()
+	space := memstore.NewSpace()
+	if err := ask(t.Context(), deafBoard{space.Client()}, killKey(0), []byte("node 1 was asked")); err == nil {
+		t.Fatal("it was asked")
+	}
+	if text, stands := space.Keys()[killKey(0)]; stands {
+		t.Errorf("%q stands on the board", text)
 	}
 }
