@@ -314,6 +314,15 @@ func TestLetsStart(t *testing.T) {
 		end(t, keeper)
 		k.events = control.Events{}
 		keeper = k.open(t, "one", nil)
+		k.events.Moved("", report.Status{RunID: "one", Phase: report.PhaseRunning}) // all that a launcher sees of a start
+		time.Sleep(openAfter)
+		synctest.Wait()
+		if !isThere() {
+			t.Error("it is not opened when the nodes of a launcher run")
+		}
+		end(t, keeper)
+		k.events = control.Events{}
+		keeper = k.open(t, "one", nil)
 		time.Sleep(openBy)
 		synctest.Wait()
 		if !isThere() {

@@ -112,7 +112,7 @@ func OpenFile(path string) (*os.File, error) {
 	return f, nil
 }
 
-// Open begins to keep the history of a job. Its files are made when openAfter has passed and a worker has started, by
+// Open begins to keep the history of a job. Its files are made when openAfter has passed and workers have started, by
 // openBy in any case, or when the job has ended: to make them takes longer than to start a worker. What has happened by
 // then is in Events.
 func Open(cfg Config) *Keeper {
@@ -199,7 +199,9 @@ func (k *Keeper) letStart(ctx context.Context) {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	started := func(e control.Event) bool { return e.Type == control.WorkerStarted }
+	started := func(e control.Event) bool { // of the nodes' workers a launcher hears only that they run
+		return e.Type == control.WorkerStarted || e.Phase == report.PhaseRunning
+	}
 	for seq := uint64(0); ctx.Err() == nil; {
 		found := k.cfg.Events.After(ctx, seq)
 		if slices.ContainsFunc(found, started) {
