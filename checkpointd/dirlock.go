@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 
+	"al.essio.dev/pkg/shellescape"
 	"golang.org/x/sys/unix"
 
 	"muster/internal/beneath"
@@ -125,7 +126,7 @@ func ownDirOf(t *beneath.Tree, dir string) error {
 			"look who has put it there, and move it away")
 	}
 	if more != 0 {
-		return errhint.With(fmt.Errorf("others may write to %s", path), "chmod go-w "+path)
+		return errhint.With(fmt.Errorf("others may write to %s", path), "chmod go-w "+shellescape.Quote(path))
 	}
 	return nil
 }

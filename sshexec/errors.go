@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"al.essio.dev/pkg/shellescape"
 	"golang.org/x/crypto/ssh"
 
 	"muster/internal/errhint"
@@ -263,7 +264,7 @@ func (s *settings) authFailed(a *attempt, err error) error {
 		hint = "muster never asks for a password: let the machine take keys alone (PubkeyAuthentication, AuthenticationMethods in its " +
 			"sshd_config)"
 	case a.encrypted != "":
-		hint = "load the encrypted key into an agent: ssh-add " + a.encrypted
+		hint = "load the encrypted key into an agent: ssh-add " + shellescape.Quote(a.encrypted)
 	case len(a.tried) == 0:
 		hint = fmt.Sprintf("make a key with ssh-keygen and let it in with ssh-copy-id -p %d %s, or name one with --ssh-identity",
 			s.port, login)

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 
+	"al.essio.dev/pkg/shellescape"
 	"github.com/rs/zerolog"
 	"github.com/skeema/knownhosts"
 	"golang.org/x/crypto/ssh"
@@ -124,7 +125,7 @@ func (s *settings) knownAddr() string {
 func (s *settings) forget() string {
 	file := ""
 	if len(s.known) > 0 {
-		file = " -f " + s.known[0]
+		file = " -f " + shellescape.Quote(s.known[0])
 	}
 	return fmt.Sprintf("if the machine was installed anew, forget its old key: ssh-keygen -R '%s'%s",
 		knownhosts.Normalize(s.knownAddr()), file)

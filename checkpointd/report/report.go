@@ -11,6 +11,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"al.essio.dev/pkg/shellescape"
+
 	"muster/checkpointd"
 	"muster/internal/errhint"
 	"muster/internal/printable"
@@ -50,7 +52,7 @@ func Choose(dir string, step int64) ([]checkpointd.Step, error) {
 	if step != allSteps {
 		err = fmt.Errorf("no checkpoint of step %d is in %s", step, dir)
 	}
-	return nil, errhint.Code(errhint.With(err, "muster ckpt ls "+dir+" shows what is"), 1)
+	return nil, errhint.Code(errhint.With(err, "muster ckpt ls "+shellescape.Quote(dir)+" shows what is"), 1)
 }
 
 // Step is a step in JSON.

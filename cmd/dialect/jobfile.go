@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"al.essio.dev/pkg/shellescape"
 	"github.com/hashicorp/go-multierror"
 
 	"muster/cmd/dialect/jobfile"
@@ -402,7 +403,7 @@ func (f *jobFile) warnings() (list []string) {
 			more = fmt.Sprintf(" and %d more", len(left)-most)
 		}
 		list = append(list, fmt.Sprintf("left to the cluster: %s%s; muster explain %s tells of each line",
-			strings.Join(left[:min(most, len(left))], ", "), more, f.path))
+			strings.Join(left[:min(most, len(left))], ", "), more, shellescape.Quote(f.path)))
 	}
 	if len(f.ignored) > 0 {
 		list = append(list, fmt.Sprintf("no effect with %s, which says what runs on which nodes: %s", f.path,

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"al.essio.dev/pkg/shellescape"
 	"github.com/hashicorp/go-multierror"
 
 	"muster/internal/errhint"
@@ -90,9 +91,9 @@ func onlyOfRun(flag string) bool {
 func StartOf(word string) string {
 	switch path.Ext(word) {
 	case ".yaml", ".yml":
-		return "muster " + nativeRun + " -f " + word
+		return "muster " + nativeRun + " -f " + shellescape.Quote(word)
 	case ".py", ".sh":
-		return "muster " + nativeRun + " " + word
+		return "muster " + nativeRun + " " + shellescape.Quote(word)
 	}
 	return ""
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"al.essio.dev/pkg/shellescape"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -28,7 +29,7 @@ func newManifestCmd(a *app) *cobra.Command {
 			switch {
 			case before < 0 && len(args) > 1:
 				return errhint.Usagef("the command must stand behind --, as in muster manifest %s -- %s", args[0],
-					strings.Join(args[1:], " "))
+					shellescape.QuoteCommand(args[1:]))
 			case before == 0 || len(args) == 0:
 				return errhint.With(errhint.Usagef("name the kind of file"), "there are "+strings.Join(manifest.Kinds(), ", "))
 			case before > 1:

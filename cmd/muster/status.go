@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"al.essio.dev/pkg/shellescape"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
@@ -138,7 +139,7 @@ func (a *app) sayMusterEnded(job control.Found, here bool) {
 			say(a.stderr, "%s\n", r.When())
 		}
 	}
-	say(a.stderr, "its muster has ended: muster status %s shows how the job stood last\n", job.RunID())
+	say(a.stderr, "its muster has ended: muster status %s shows how the job stood last\n", shellescape.Quote(job.RunID()))
 }
 
 func writeStatus(w io.Writer, d control.Answer, output string, now time.Time) error {

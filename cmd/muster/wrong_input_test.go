@@ -41,6 +41,7 @@ func TestOrdinaryMistakes(t *testing.T) {
 		},
 		"a script in place of a command": {[]string{"t.py"}, []string{`unknown command "t.py"`, "as in muster run t.py\n"}},
 		"a job file in its place":        {[]string{"job.yaml"}, []string{`unknown command "job.yaml"`, "as in muster run -f job.yaml\n"}},
+		"a job file of two words":        {[]string{"my job.yaml"}, []string{"as in muster run -f 'my job.yaml'\n"}},
 		"no flag of one letter": {
 			[]string{"torchrun", "-f", "job.yaml", script},
 			[]string{"unknown flag -f\n", "-h lists the flags"},

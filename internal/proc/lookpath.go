@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"al.essio.dev/pkg/shellescape"
 	"golang.org/x/sys/unix"
 
 	"muster/internal/errhint"
@@ -65,7 +66,7 @@ func LookPath(file, dir string, env []string) (string, error) {
 	}
 	at := within(file, dir)
 	if st, err := os.Stat(at); err == nil && st.Mode().IsRegular() {
-		hint = fmt.Sprintf("there is a file of this name in the working directory; try ./%s", file)
+		hint = fmt.Sprintf("there is a file of this name in the working directory; try %s", shellescape.Quote("./"+file))
 		if strings.HasSuffix(file, ".py") && unix.Faccessat(unix.AT_FDCWD, at, unix.X_OK, unix.AT_EACCESS) != nil {
 			hint = pythonHint(file, at)
 		}
@@ -95,7 +96,7 @@ func within(path, dir string) string {
 // has a flag that says what is a script.
 func pythonHint(path, at string) string {
 	return fmt.Sprintf("a Python script needs its interpreter: give python %s as the command, or make it executable with chmod +x %s",
-		path, at)
+		shellescape.Quote(path), shellescape.Quote(at))
 }
 
 func notExecutable(hint, format string, args ...any) error {
@@ -130,7 +131,7 @@ func checkExecutable(path, dir string) error {
 		return notExecutable("name a program or a script", "cannot execute %q: it is no ordinary file", path)
 	}
 	if err := unix.Faccessat(unix.AT_FDCWD, at, unix.X_OK, unix.AT_EACCESS); err != nil {
-		hint := "make it executable: chmod +x " + at
+		hint := "make it executable: chmod +x " + shellescape.Quote(at)
 		var fs unix.Statfs_t
 		if unix.Statfs(at, &fs) == nil && fs.Flags&unix.ST_NOEXEC != 0 {
 			hint = "its file system is mounted with noexec; move it, or name the interpreter"

@@ -53,6 +53,8 @@ func TestLookPath(t *testing.T) {
 	write("bin/cut", 0o755, "\x7fELF")
 	write("script.py", 0o644, "print('hello')\n")
 	write("here", 0o755, "#!/bin/sh\n")
+	write("my here", 0o644, "#!/bin/sh\n")
+	write("my script.py", 0o644, "print('hello')\n")
 	write("here.py", 0o755, "#!/usr/bin/env python3\n")
 	if err := unix.Mkfifo(filepath.Join(dir, "bin/fifo"), 0o755); err != nil {
 		t.Fatal(err)
@@ -94,6 +96,9 @@ func TestLookPath(t *testing.T) {
 		{"./script.py", errhint.NotExecuted, "permission denied", "give python ./script.py as the command, or make it executable"},
 		{"script.py", errhint.NotFound, `cannot find the command "script.py"`, "give python script.py as the command"},
 		{"here.py", errhint.NotFound, `cannot find the command "here.py"`, "try ./here.py"},
+		{"my here", errhint.NotFound, `cannot find the command "my here"`, "try './my here'"},
+		{"./my here", errhint.NotExecuted, "permission denied", "chmod +x '" + dir + "/my here'"},
+		{"./my script.py", errhint.NotExecuted, "permission denied", "give python './my script.py' as the command"},
 		{"dir", errhint.NotExecuted, "directory", "-m"},
 		{"fifo", errhint.NotExecuted, "no ordinary file", ""},
 		{"crlf", errhint.NotExecuted, "carriage return", `"sh"`},

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 
+	"al.essio.dev/pkg/shellescape"
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
@@ -167,7 +168,8 @@ func checkOwner(info fs.FileInfo, path string) error {
 		return errhint.With(errhint.Usagef("cannot use the token in %s: it belongs to another user (uid %d)", path, stat.Uid),
 			"it must be yours or root's: who can write it knows the token")
 	case mode&0o022 != 0:
-		return errhint.With(errhint.Usagef("cannot use the token in %s: others may write to it (mode %04o)", path, mode), "chmod 600 "+path)
+		return errhint.With(errhint.Usagef("cannot use the token in %s: others may write to it (mode %04o)", path, mode),
+			"chmod 600 "+shellescape.Quote(path))
 	}
 	return nil
 }

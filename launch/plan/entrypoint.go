@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"al.essio.dev/pkg/shellescape"
 	"golang.org/x/sys/unix"
 
 	"muster/internal/errhint"
@@ -33,7 +34,8 @@ func resolveCommand(c job.Command, vars []job.Var, dir string, environ []string)
 	if c.Kind == job.Program {
 		path, err := proc.LookPath(c.Name, dir, environ)
 		if err != nil && isJobFile(c.Name, dir) {
-			return entrypoint{}, errhint.Code(errhint.With(errors.New(err.Error()), jobFileHint+c.Name), errhint.CodeOf(err))
+			return entrypoint{}, errhint.Code(errhint.With(errors.New(err.Error()), jobFileHint+shellescape.Quote(c.Name)),
+				errhint.CodeOf(err))
 		}
 		if err != nil {
 			return entrypoint{}, err
@@ -127,7 +129,8 @@ func checkScript(name, dir string) error {
 		return errhint.Code(fmt.Errorf("cannot read the script %q: %w", name, err), errhint.NotExecuted)
 	}
 	if isJobFile(name, dir) {
-		return errhint.Code(errhint.With(fmt.Errorf("cannot run %q: it is no Python script", name), jobFileHint+name), errhint.NotExecuted)
+		return errhint.Code(errhint.With(fmt.Errorf("cannot run %q: it is no Python script", name), jobFileHint+shellescape.Quote(name)),
+			errhint.NotExecuted)
 	}
 	return nil
 }

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"al.essio.dev/pkg/shellescape"
+
 	"muster/internal/errhint"
 	"muster/internal/proc"
 	"muster/launch/job"
@@ -89,7 +91,7 @@ func hasPython(dir string) bool {
 
 func (p *Plan) useVenv(word string) error {
 	tried := []string{Within(p.Dir, word)}
-	hint := "make one with python3 -m venv " + word
+	hint := "make one with python3 -m venv " + shellescape.Quote(word)
 	if word == "auto" {
 		tried = nil
 		for _, name := range []string{".venv", "venv", "env"} {

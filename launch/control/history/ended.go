@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 
+	"al.essio.dev/pkg/shellescape"
+
 	"muster/internal/errhint"
 	"muster/internal/printable"
 	"muster/launch/control"
@@ -53,7 +55,7 @@ func (k Kept) Say(name string, err error) error {
 	}
 	id := printable.Output(runs[0].Status.RunID)
 	return errhint.With(errhint.Usagef("job %s runs no more: %s", id, runs[0].How()),
-		fmt.Sprintf("muster status %s shows how it stood last, muster events %s what has happened", id, id))
+		fmt.Sprintf("muster status %s shows how it stood last, muster events %[1]s what has happened", shellescape.Quote(id)))
 }
 
 // HintAtLast says with err that no job runs how the last one is seen, where something is kept of it.
@@ -67,7 +69,8 @@ func (k Kept) HintAtLast(args []string, err error) error {
 	}
 	id := printable.Output(runs[0].Status.RunID)
 	return errhint.With(errhint.Usagef("%v", err), // the hint of err itself would win
-		fmt.Sprintf("the last one, %s, has ended: muster status %s shows how it stood, muster events what has happened", id, id))
+		fmt.Sprintf("the last one, %s, has ended: muster status %s shows how it stood, muster events what has happened", id,
+			shellescape.Quote(id)))
 }
 
 // SayLogs says with err that no such job runs where the output of one that has ended is, of the last one where none is
