@@ -10,7 +10,6 @@ import (
 	"github.com/hashicorp/go-multierror"
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"muster/checkpointd"
 	"muster/checkpointd/report"
@@ -26,17 +25,6 @@ type memoryChoice struct {
 
 func (c *memoryChoice) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&c.runID, "run-id", "", "only what the job with this run id has in memory")
-}
-
-// given makes sure that no flag has an empty text: that is what a variable is that was not set, and would mean
-// everything.
-func given(cmd *cobra.Command) (err error) {
-	cmd.Flags().Visit(func(f *pflag.Flag) {
-		if f.Value.String() == "" {
-			err = errhint.With(errhint.Usagef("%s was given an empty --%s", cmd.CommandPath(), f.Name), "is a variable not set?")
-		}
-	})
-	return err
 }
 
 // steps returns the steps in memory that were chosen.
@@ -78,9 +66,6 @@ DIR only what belongs there is saved, with --run-id only what is that job's.`,
 		Annotations: map[string]string{exitAnnotation: ckptStatus},
 		Args:        noMoreThanDir,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := given(cmd); err != nil {
-				return err
-			}
 			agents, err := choice.agents(a, args)
 			if err != nil {
 				return err
@@ -128,9 +113,6 @@ saving it. What a job has that runs is left alone.`,
 		Annotations: map[string]string{exitAnnotation: ckptStatus},
 		Args:        noMoreThanDir,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := given(cmd); err != nil {
-				return err
-			}
 			if choice.runID == "" && len(args) == 0 {
 				return errhint.With(errhint.Usagef("cannot drop everything that is in memory"),
 					"name a job by --run-id, or a directory; muster ckpt ls shows them")

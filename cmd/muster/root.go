@@ -96,6 +96,9 @@ link, and the same job runs.`,
 			if dialect.Named(cmd.Name()) || cmd.Name() == hosts.AgentCommand {
 				return nil // it has --log-format, or is told by one that has
 			}
+			if err := given(cmd); err != nil {
+				return err
+			}
 			return a.console.CheckFormat()
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -115,6 +118,16 @@ link, and the same job runs.`,
 		return errhint.Code(errhint.With(err, hint), errhint.Usage)
 	})
 	return root
+}
+
+// given makes sure that no flag has an empty text: that is what a variable is that was not set, and would count as not given.
+func given(cmd *cobra.Command) (err error) {
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if f.Value.String() == "" && f.Name != "store-allow" { // where it is all networks
+			err = errhint.With(errhint.Usagef("%s was given an empty --%s", cmd.CommandPath(), f.Name), "is a variable not set?")
+		}
+	})
+	return err
 }
 
 // wrongValue says what a flag takes that was given something else.
