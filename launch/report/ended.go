@@ -100,12 +100,14 @@ func (d *Status) Lost(node func(name string) bool) Status {
 }
 
 // Ending is the last status of a job that was told to end since, and why: its workers that ran are being stopped. One
-// that has ended stays as it is.
+// that has ended stays as it is, but for one that has been stopped: its nodes do not know why they were told to end.
 func (d *Status) Ending(reason job.Reason, why string) Status {
 	c := d.clone()
-	if c.EndTime != nil {
+	if c.EndTime != nil && c.Reason != job.ReasonStopped {
 		return c
 	}
+	c.EndTime, c.ExitStatus = nil, nil
+	c.Conditions = slices.DeleteFunc(c.Conditions, func(c Condition) bool { return c.Type == conditionFailed })
 	c.Phase, c.Reason, c.Message, c.Hint = PhaseTerminating, reason, why, ""
 	for i := range c.Tasks {
 		if t := &c.Tasks[i]; t.Phase.lives() {

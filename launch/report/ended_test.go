@@ -39,7 +39,8 @@ func TestLostNodes(t *testing.T) {
 	}
 }
 
-// TestEnding: a job that was told to end is ending for that reason and no earlier one; one that has ended stays as it is.
+// TestEnding: a job that was told to end is ending for that reason and no earlier one, also where its nodes say already
+// that they were stopped; one that has ended for another reason stays as it is.
 func TestEnding(t *testing.T) {
 	before := Status{
 		Phase: PhaseRestarting, Reason: job.ReasonWorkerFailed, Hint: "try this", Counts: Counts{Running: 1, Failed: 1},
@@ -52,7 +53,14 @@ func TestEnding(t *testing.T) {
 	if diff := cmp.Diff(want, before.Ending(job.ReasonStopped, "received SIGTERM")); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	over := time.Unix(1, 0)
+	over, status := time.Unix(1, 0), 143
+	stopped := before
+	stopped.Phase, stopped.EndTime, stopped.ExitStatus, stopped.Reason = PhaseFailed, &over, &status, job.ReasonStopped
+	stopped.Conditions = []Condition{{Type: conditionRunning, Status: "False"}, {Type: conditionFailed, Status: "True"}}
+	want.Reason, want.Message, want.Conditions = job.ReasonNotMet, "too few", stopped.Conditions[:1]
+	if diff := cmp.Diff(want, stopped.Ending(job.ReasonNotMet, "too few")); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
 	before.Phase, before.EndTime = PhaseFailed, &over
 	if diff := cmp.Diff(before, before.Ending(job.ReasonStopped, "received SIGTERM")); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
