@@ -68,8 +68,12 @@ func WatchSignals(parent context.Context, handled []syscall.Signal, save syscall
 				}
 				continue
 			}
+			passed, is := s.(delivered) // whoever has received it knows which ones are the same
+			if is {
+				s = syscall.Signal(passed)
+			}
 			n, _ := s.(syscall.Signal)
-			if n == last && time.Since(at) < sameSignal {
+			if n == last && time.Since(at) < sameSignal && !is {
 				continue
 			}
 			last, at = n, time.Now()
@@ -101,11 +105,20 @@ func WatchSignals(parent context.Context, handled []syscall.Signal, save syscall
 	return ctx, in
 }
 
-// Deliver takes a signal that somebody else has received, as if it had reached this process. It gives up when over is
-// closed. It must not be called after Close.
+// delivered is a signal that somebody else has received.
+type delivered syscall.Signal
+
+// String implements os.Signal.
+func (d delivered) String() string { return syscall.Signal(d).String() }
+
+// Signal implements os.Signal.
+func (delivered) Signal() {}
+
+// Deliver takes a signal that somebody else has received, as if it had reached this process; each counts, however soon
+// it comes. It gives up when over is closed. It must not be called after Close.
 func (in *Interrupts) Deliver(s syscall.Signal, over <-chan struct{}) {
 	select {
-	case in.raw <- s:
+	case in.raw <- delivered(s):
 	case <-over:
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -15,6 +16,10 @@ import (
 	"muster/launch"
 	"muster/launch/job"
 )
+
+// hurryPause is how long after a signal nodes get it again, where somebody wants both at once: processes, and muster, take
+// two that come together for one.
+const hurryPause = 200 * time.Millisecond
 
 // follow waits until all nodes have ended. Signals to us go to each of them.
 func (s *simulation) follow(ctx context.Context, in *launch.Interrupts) {
@@ -29,6 +34,7 @@ func (s *simulation) follow(ctx context.Context, in *launch.Interrupts) {
 		tell(n)
 	}
 	stopped, hurry := ctx.Done(), in.Hurry
+	var again <-chan time.Time
 	var signal syscall.Signal
 	for left := s.left(nil); left > 0; {
 		select {
@@ -46,7 +52,9 @@ func (s *simulation) follow(ctx context.Context, in *launch.Interrupts) {
 			}
 			end(signal, job.ReasonStopped, context.Cause(ctx).Error())
 		case <-hurry:
-			hurry = nil
+			hurry, again = nil, time.After(hurryPause)
+		case <-again:
+			again = nil
 			tell(signal)
 		case n := <-in.Forward:
 			tell(n)
