@@ -112,7 +112,7 @@ func newCkptDropCmd(a *app) *cobra.Command {
 saving it. What a job has that runs is left alone.`,
 		Annotations: map[string]string{exitAnnotation: ckptStatus},
 		Args:        noMoreThanDir,
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: func(_ *cobra.Command, args []string) error {
 			if choice.runID == "" && len(args) == 0 {
 				return errhint.With(errhint.Usagef("cannot drop everything that is in memory"),
 					"name a job by --run-id, or a directory; muster ckpt ls shows them")

@@ -84,12 +84,16 @@ func TestOrdinaryMistakes(t *testing.T) {
 		"--json where it is -o json":  {[]string{"ps", "--json"}, []string{"muster ps -o json writes JSON\n"}},
 		"-o json where there is none": {[]string{"scale", "-o", "json"}, []string{"muster scale --help lists the flags\n"}},
 		"no rank, and no job":         {[]string{"logs", "--rank", "0,x"}, []string{`--rank "0,x": "x" is no rank`, "such as 3, or 0,4-7"}},
-		"an empty --rank":             {[]string{"logs", "--rank", ""}, []string{"muster logs was given an empty --rank\n", "is a variable not set?"}},
-		"an empty --node":             {[]string{"logs", "--node="}, []string{"muster logs was given an empty --node\n"}},
-		"an empty --run-id":           {[]string{"exec", "--rank", "0", "--run-id", "", "--", "true"}, []string{"an empty --run-id\n"}},
-		"an empty --at":               {[]string{"status", "--at", ""}, []string{"muster status was given an empty --at\n"}},
-		"an empty --output":           {[]string{"ps", "-o", ""}, []string{"muster ps was given an empty --output\n"}},
-		"an empty rank, exec":         {[]string{"exec", "--rank", "", "--", "true"}, []string{`cannot use --rank "": give a whole number`}},
+		"an empty --rank": {
+			[]string{"logs", "--rank", ""}, []string{"muster logs was given an empty --rank\n", "is a variable not set?"},
+		},
+		"an empty --node":   {[]string{"logs", "--node="}, []string{"muster logs was given an empty --node\n"}},
+		"an empty --run-id": {[]string{"exec", "--rank", "0", "--run-id", "", "--", "true"}, []string{"an empty --run-id\n"}},
+		"an empty --at":     {[]string{"status", "--at", ""}, []string{"muster status was given an empty --at\n"}},
+		"an empty --output": {[]string{"ps", "-o", ""}, []string{"muster ps was given an empty --output\n"}},
+		"an empty rank, exec": {
+			[]string{"exec", "--rank", "", "--", "true"}, []string{`cannot use --rank "": give a whole number`},
+		},
 		"a host twice, colossalai": {
 			[]string{"colossalai", "run", "--nproc_per_node", "1", "--host", "a,a", script},
 			[]string{"cannot use --host a,a: item 2: the host a was there before"},

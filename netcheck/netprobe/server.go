@@ -46,7 +46,8 @@ func Listen(ctx context.Context, cfg Config) (*Server, error) {
 	}
 	id := peertls.NewIdentity(net.JoinHostPort(host, strconv.Itoa(int(addrPort(ln.Addr()).Port()))))
 	return &Server{
-		cfg: cfg, id: id, acceptor: cfg.domain().Acceptor(id), ln: admission.Listener(ln, admission.Config{Time: peertls.Time, Refuse: peertls.Refuse}),
+		cfg: cfg, id: id, acceptor: cfg.domain().Acceptor(id),
+		ln:    admission.Listener(ln, admission.Config{Time: peertls.Time, Refuse: peertls.Refuse}),
 		slots: make(chan struct{}, cfg.MaxConns), runSlots: make(chan struct{}, cfg.MaxRuns),
 		now: func() time.Time { return cfg.Medium.wall(time.Now()) }, runs: map[string]*run{},
 	}, nil
