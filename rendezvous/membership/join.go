@@ -241,7 +241,10 @@ func (h *Handler) enter(ctx context.Context, a assignment, prepared bool) (rende
 		return err
 	}()
 	if err != nil {
-		if r.running.Err() != nil { // it ended before it began
+		if r.running.Err() != nil { // it ended before it began: nobody is to wait for workers here
+			saying, done := context.WithTimeout(ctx, h.cfg.KeepAlive)
+			_ = r.report(saying, nil)
+			done()
 			r.leave()
 			return rendezvous.Round{}, fmt.Errorf("%w: round %d is over", errAgain, a.Round)
 		}

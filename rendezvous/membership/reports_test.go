@@ -2,6 +2,7 @@ package membership_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,8 @@ import (
 
 	"muster/internal/testutil"
 	"muster/rendezvous"
+	"muster/rendezvous/membership"
+	"muster/rendezvous/memstore"
 )
 
 // TestReportsWithoutTheLost: after the loss of a node that ends the job nobody waits for its report. Where other nodes
@@ -70,4 +73,46 @@ func TestReportsWithoutTheLost(t *testing.T) {
 			})
 		})
 	}
+}
+
+// slowToOpen is the store of a node that does not hear that the store for workers is open.
+type slowToOpen struct{ *memstore.Client }
+
+func (s slowToOpen) Get(ctx context.Context, key string) ([]byte, error) {
+	if strings.HasSuffix(key, "/open") {
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}
+	return s.Client.Get(ctx, key)
+}
+
+// TestReportsWithoutTheLate: nobody waits for the report of a node for which the round was over before it began. Its
+// workers have never started.
+func TestReportsWithoutTheLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newJob(t, 3, 3)
+		a, first := j.coordinator("a")
+		b, late := j.start("b"), j.start("late", func(c *membership.Config) { c.Store = slowToOpen{j.space.Client()} })
+		lates := late.begin(t.Context())
+		meet(t.Context(), b)
+		<-first
+		if _, err := b.Propose(t.Context(), rendezvous.Verdict{Kind: rendezvous.Fail, Reason: "WorkerFailed", Rank: 1}); err != nil {
+			t.Fatal(err)
+		}
+		for _, x := range []*agent{a, b} {
+			if err := x.Report(t.Context(), []byte(x.name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, x := range []*agent{a, b} {
+			began := time.Now()
+			reports, err := x.Reports(t.Context())
+			if took := time.Since(began); err != nil || len(reports) != 2 || took > time.Second {
+				t.Errorf("%s has %q after %v, %v", x.name, reports, took, err)
+			}
+		}
+		if _, over := errors.AsType[*rendezvous.OverError]((<-lates).err); !over {
+			t.Error("the late node does not hear that the job is over")
+		}
+	})
 }
