@@ -243,7 +243,7 @@ func (h *Handler) enter(ctx context.Context, a assignment, prepared bool) (rende
 	if err != nil {
 		if r.running.Err() != nil { // it ended before it began: nobody is to wait for workers here
 			saying, done := context.WithTimeout(ctx, h.cfg.KeepAlive)
-			_ = r.report(saying, nil)
+			_ = r.Report(saying, nil)
 			done()
 			r.leave()
 			return rendezvous.Round{}, fmt.Errorf("%w: round %d is over", errAgain, a.Round)
