@@ -120,10 +120,13 @@ link, and the same job runs.`,
 	return root
 }
 
+// emptyAnnotation marks a flag to which an empty text means something.
+const emptyAnnotation = "empty"
+
 // given makes sure that no flag has an empty text: that is what a variable is that was not set, and would count as not given.
 func given(cmd *cobra.Command) (err error) {
 	cmd.Flags().Visit(func(f *pflag.Flag) {
-		if f.Value.String() == "" && f.Name != "store-allow" { // where it is all networks
+		if _, means := f.Annotations[emptyAnnotation]; f.Value.String() == "" && !means {
 			err = errhint.With(errhint.Usagef("%s was given an empty --%s", cmd.CommandPath(), f.Name), "is a variable not set?")
 		}
 	})

@@ -65,6 +65,7 @@ in the log. A client that says nothing for 10 s is closed, too.`,
 		"address to listen on; port 0 takes a free one [MUSTER_BIND]")
 	cmd.Flags().StringVar(&allow, "store-allow", a.here.Getenv("MUSTER_STORE_ALLOW"),
 		"networks whose clients are served, as ADDRESS/BITS with commas between; empty: all [MUSTER_STORE_ALLOW]")
+	cmd.Flag("store-allow").Annotations = map[string][]string{emptyAnnotation: nil}
 	cmd.Flags().StringVar(&limit, "store-limit", cmp.Or(a.here.Getenv("MUSTER_STORE_LIMIT"), "0"),
 		"how many bytes it holds at most, such as 4GiB; 0: 1 GiB, or a quarter of the machine's memory where that is less "+
 			"[MUSTER_STORE_LIMIT]")
