@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rs/zerolog"
 
+	"muster/internal/testutil"
 	"muster/launch/plan"
 	"muster/launch/report"
 	"muster/rendezvous"
@@ -190,15 +191,11 @@ func TestOneWaitUntilAsked(t *testing.T) {
 	if err := ask(t.Context(), space.Client(), stopKey, []byte(`{"text":"node 1 was asked"}`)); err != nil {
 		t.Fatal(err)
 	}
-	for {
+	testutil.Eventually(t, time.Minute, "the job is to end", func() bool {
 		s.mu.Lock()
-		asked := s.askedEnd
-		s.mu.Unlock()
-		if asked != nil {
-			break
-		}
-		time.Sleep(time.Millisecond)
-	}
+		defer s.mu.Unlock()
+		return s.askedEnd != nil
+	})
 }
 
 // deafBoard takes no word that somebody asks for something.
