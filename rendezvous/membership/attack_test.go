@@ -319,10 +319,9 @@ func soak() bool { return os.Getenv("MUSTER_SOAK") == "1" }
 
 // thin reports whether world n of a simulation is left out: seven of eight are under the race detector, which make test
 // does not have when it runs this package for the second time, and of the short tests.
-func thin(n int) bool { return testutil.RaceDetector && !soak() && n%8 != 0 || fewer(n) }
-
-// fewer reports whether world n is left out by the short tests alone.
-func fewer(n int) bool { return testutil.Few(8) == 1 && n%8 != 0 }
+func thin(n int) bool {
+	return (testutil.RaceDetector && !soak() || testutil.Few(8) == 1) && n%8 != 0
+}
 
 // TestForgedRecords does everything that is no right of the attacker to every kind of key that agents write: instead of
 // the agent's own value, once and again and again, or some time after it. Each kind of key is forged in each way at one

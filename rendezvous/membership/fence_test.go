@@ -242,6 +242,9 @@ func TestMixedFence(t *testing.T) {
 // come back to it. What it said of the last round is no lease for the workers of the next one.
 func TestLeaseOfNextRound(t *testing.T) {
 	for ms := 4000; ms <= 5000; ms += 50 {
+		if thin(ms / 50) {
+			continue
+		}
 		t.Run(fmt.Sprint(ms), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNetwork(t, 2, 3)
