@@ -43,11 +43,11 @@ func meets(t *testing.T, ready string, number int) {
 	})
 }
 
-// judged is what muster diagnose says, once it says that much; after a minute what it says then. Before, a process may
-// still be on its way to where it hangs.
+// judged is what muster diagnose says, once it says that much; after three minutes what it says then. Before, a process may
+// still be on its way to where it hangs, or one that gets no core has not answered yet where it is.
 func judged(t *testing.T, j *drive.Job, kind diagnose.Kind, says []string) (v diagnose.Verdict) {
 	t.Helper()
-	for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(50 * time.Millisecond) {
+	for began := time.Now(); time.Since(began) < 3*time.Minute; time.Sleep(50 * time.Millisecond) {
 		got := drive.Beside(t, j.RuntimeDir, "diagnose", "-o", "json")
 		v = diagnose.Verdict{}
 		if got.Status == 0 && json.Unmarshal([]byte(got.Stdout), &v) == nil && v.Kind == kind &&
