@@ -393,6 +393,8 @@ func TestParseOwn(t *testing.T) {
 		wantRefused(t, err, want)
 	}
 	for words, hint := range map[string]string{ // of the launcher that was written
+		"-np 2 horovodrun python t.py":                  "muster horovodrun -np …",
+		"--dry-run -np 2 mpirun python t.py":            "muster mpirun -np …",
 		"--nproc-per-node 2 t.py":                       "muster torchrun --nproc-per-node …",
 		"--nproc-per-node 2 torchrun t.py":              "muster torchrun --nproc-per-node …",
 		"--nproc_per_node 2 dlrover-run t.py":           "muster dlrover-run --nproc_per_node …",

@@ -66,7 +66,30 @@ func ParseOwn(args []string) (Own, []string, error) {
 		}
 		word.say(text, job.Source{Kind: job.FromFlag, Name: "--" + name})
 	}
+	if len(args) > 0 {
+		wrong.add(shortInFront(args[0], args[1:]))
+	}
 	return own, args, wrong.err()
+}
+
+// shortInFront is the error for a flag such as -np that is one of the launcher's behind it, nil for all else. Flags of one
+// letter may be those of muster run.
+func shortInFront(word string, behind []string) error {
+	spelling, _, _ := strings.Cut(word, "=")
+	if len(spelling) < 3 || spelling[0] != '-' || spelling[1] == '-' {
+		return nil
+	}
+	i := slices.IndexFunc(behind, Named)
+	if i < 0 || !slices.Contains(flagsOf(behind[i]), spelling) {
+		return nil
+	}
+	return misplaced(spelling, behind[i], spelling)
+}
+
+// misplaced is the error for a launcher's flag in front of its name; theirs is how the launcher writes it.
+func misplaced(spelling, launcher, theirs string) error {
+	return errhint.With(fmt.Errorf("cannot use %s in front of a launcher's name", spelling),
+		"it is a flag of the launcher: put it behind the name, as in muster "+launcher+" "+theirs+" …")
 }
 
 // unknownInFront is the error for a flag that is none of muster's own, and nil where it may be one of a command that is no
@@ -92,8 +115,7 @@ func unknownInFront(spelling, flag string, behind []string) error {
 	case flag == "--help" || flag == "--version":
 		return nil
 	case theirs != "" && plain(theirs) == flag:
-		return errhint.With(fmt.Errorf("cannot use %s in front of a launcher's name", spelling),
-			"it is a flag of the launcher: put it behind the name, as in muster "+shown+" "+theirs+" …")
+		return misplaced(spelling, shown, theirs)
 	case nearest(spelling, known) != "" || onlyOfRun(flag):
 		return unknownFlag(spelling, known, "-h")
 	case i < 0:
@@ -109,18 +131,22 @@ func unknownInFront(spelling, flag string, behind []string) error {
 
 // nearestFlag is the flag of a launcher that was probably meant, as it is written, "" for none.
 func nearestFlag(launcher, spelling string) string {
-	var flags []string
+	flags := slices.DeleteFunc(flagsOf(launcher), func(s string) bool { return !strings.HasPrefix(s, "--") })
+	if slices.Contains(flags, spelling) {
+		return spelling
+	}
+	return nearest(spelling, flags)
+}
+
+// flagsOf are all spellings of a launcher's flags.
+func flagsOf(launcher string) (flags []string) {
 	Flags(launcher).VisitAll(func(f *pflag.Flag) {
 		flags = append(flags, "--"+f.Name)
 		if w, ok := f.Value.(*flagWord); ok {
 			flags = append(flags, w.spellings...)
 		}
 	})
-	flags = slices.DeleteFunc(flags, func(s string) bool { return !strings.HasPrefix(s, "--") })
-	if slices.Contains(flags, spelling) {
-		return spelling
-	}
-	return nearest(spelling, flags)
+	return flags
 }
 
 // json reports whether errors of a command line that could not be read are to be printed as JSON.
