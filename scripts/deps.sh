@@ -57,16 +57,13 @@ make_venv() {
 	say "done after $SECONDS s"
 }
 
-# cheaper_imports: see muster_tests_*.py. Environments that were made before one of them have it, too.
-cheaper_imports() {
-	local site file name
+# fewer_collections: see muster_tests_gc.py. Environments that were made before it have it, too.
+fewer_collections() {
+	local site
 	for site in "$cache"/*/lib/python3*/site-packages; do
-		for file in "$here"/muster_tests_*.py; do
-			name=$(basename "$file" .py)
-			[ -e "$site/$name.pth" ] && cmp -s "$file" "$site/$name.py" && continue
-			cp "$file" "$site/$name.py"
-			echo "import $name" >"$site/$name.pth"
-		done
+		[ -e "$site/muster_tests_gc.pth" ] && cmp -s "$here/muster_tests_gc.py" "$site/muster_tests_gc.py" && continue
+		cp "$here/muster_tests_gc.py" "$site/muster_tests_gc.py"
+		echo 'import muster_tests_gc' >"$site/muster_tests_gc.pth"
 	done
 }
 
@@ -144,4 +141,4 @@ if [ "${1:-all}" = all ]; then
 		install_promtool 9>&- || say "the test that needs promtool skips, or fails under make test"
 	fi
 fi
-cheaper_imports
+fewer_collections
