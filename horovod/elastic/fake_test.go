@@ -82,6 +82,7 @@ type world struct {
 	mu      sync.Mutex
 	workers map[string]*worker // the last of each slot
 	starts  int
+	looking int              // workers that have not yet begun to look for the others
 	refuse  map[string]error // hosts on which nothing can be started
 	unheard map[string]error // hosts where the rendezvous is not served
 	slow    bool             // started workers do not begin by themselves
@@ -128,8 +129,12 @@ func (w *world) Start(_ context.Context, host string, local int, env []string, l
 	w.starts++
 	w.workers[p.key] = p
 	if !w.slow {
+		w.looking++
 		go func() { // it begins to look for the others
 			_, _ = w.do(w.ctx, "PUT", "/global/rank_"+label, "host")
+			w.mu.Lock()
+			w.looking--
+			w.mu.Unlock()
 		}()
 	}
 	return p, nil
@@ -211,13 +216,14 @@ func (w *world) wantEnd(status int, reason string) {
 	}
 }
 
-// running waits until as many workers were started as there are in keys, and returns the last ones of them.
+// running waits until as many workers were started, and have begun to look for the others as a worker does before it asks
+// for anything, and returns those of the keys.
 func (w *world) running(starts int, keys ...string) []*worker {
 	w.t.Helper()
 	testutil.Eventually(w.t, patience, fmt.Sprintf("%d starts", starts), func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		return w.starts >= starts
+		return w.starts >= starts && w.looking == 0
 	})
 	w.mu.Lock()
 	defer w.mu.Unlock()
