@@ -119,9 +119,8 @@ RACE = $(addprefix ./,checkpointd $(addprefix horovod/,elastic kv notify) $(addp
 	launch $(addprefix launch/,control control/history control/ranks control/relay control/web devices hosts node output progress trace warm) \
 	netcheck netcheck/netprobe $(addprefix rendezvous/,etcdstore membership memstore tcpstore) sshexec)
 
-# Two lanes run beside each other: the tests that drive muster (DRIVEN), half of whose time is waiting, and everything else. Each has two
-# packages at a time, as one alone leaves processors idle while its last tests wait; three take as long, and what measures a network fails
-# for want of a processor. LATE of DRIVEN runs
+# Two lanes run beside each other: the tests that drive muster (DRIVEN), half of whose time is waiting, package after package, and
+# everything else, two packages at a time: three take as long, and what measures a network fails for want of a processor. LATE of DRIVEN runs
 # at the end of the second lane, so that both end at about the same time. All parts run, also behind one that failed: who waited for the
 # first wants to hear of the others, too. `make lint` vets; a test binary needs no second look. A process under the race detector lingers for
 # a second when it ends, unless GORACE says otherwise.
@@ -132,7 +131,7 @@ LATE = ./test/jobs ./test/kill ./test/meet
 .PHONY: test
 test: test-deps $(GOTESTSUM) ## everything, with the real PyTorch; nothing may skip
 	@mkdir -p build/test; rm -f build/test/*.again; export MUSTER_TEST_REQUIRE=1 CGO_ENABLED=1 GORACE=atexit_sleep_ms=0; failed=; \
-	set -xm; $(call TIMED,muster,$$(go list $(DRIVEN) | grep -vxFf <(go list $(LATE)) | tr '\n' ' ')) -vet=off $(LINK) -shuffle=on -p 2 -parallel 4 -timeout 45m </dev/null & \
+	set -xm; $(call TIMED,muster,$$(go list $(DRIVEN) | grep -vxFf <(go list $(LATE)) | tr '\n' ' ')) -vet=off $(LINK) -shuffle=on -p 1 -parallel 6 -timeout 45m </dev/null & \
 	muster=$$!; set +m; trap "kill -- -$$muster 2>/dev/null" EXIT; \
 	$(call TIMED,race,$(RACE)) -vet=off $(LINK) -race -shuffle=on -p 2 -parallel 4 -timeout 30m || failed+=" race"; \
 	$(call TIMED,packages,$$(go list ./... | grep -vxFf <(go list $(DRIVEN) $(RACE)) | tr '\n' ' ') ./rendezvous/membership) \
