@@ -172,15 +172,13 @@ func tarred(files []file, prefix string, made time.Time) ([]byte, error) {
 	return out.Bytes(), err
 }
 
+// gzipped compresses as gzip does by itself: its best level takes three times the processor time for 1 % less.
 func gzipped(content []byte) ([]byte, error) {
 	var out bytes.Buffer
-	w, err := gzip.NewWriterLevel(&out, gzip.BestCompression) // without a name and a time
-	if err != nil {
-		return nil, err
-	}
+	w := gzip.NewWriter(&out) // without a name and a time
 	if _, err := w.Write(content); err != nil {
 		return nil, err
 	}
-	err = w.Close()
+	err := w.Close()
 	return out.Bytes(), err
 }

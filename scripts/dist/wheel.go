@@ -3,11 +3,9 @@ package main
 import (
 	"archive/zip"
 	"bytes"
-	"compress/flate"
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -39,7 +37,6 @@ func wheel(r *release) (name string, content []byte, err error) {
 
 	var out bytes.Buffer
 	w := zip.NewWriter(&out)
-	w.RegisterCompressor(zip.Deflate, func(w io.Writer) (io.WriteCloser, error) { return flate.NewWriter(w, flate.BestCompression) })
 	made := r.made
 	if oldest := time.Date(1980, 1, 1, 0, 0, 0, 0, time.UTC); made.Before(oldest) { // zip files know no earlier time
 		made = oldest

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -34,6 +36,15 @@ func bare(t *testing.T) venv {
 	return newVenv(t, "--without-pip")
 }
 
+// users is a virtual environment as users have it in a soak test, with a pip of its own, and a bare one otherwise.
+func users(t *testing.T) venv {
+	t.Helper()
+	if os.Getenv("MUSTER_SOAK") == "" {
+		return bare(t)
+	}
+	return newVenv(t)
+}
+
 // environ is what an activated environment has. Without a network pip asks nobody, and without its settings it looks
 // nowhere.
 func (v venv) environ(more ...string) []string {
@@ -45,11 +56,22 @@ func (v venv) environ(more ...string) []string {
 
 func (v venv) pip(args ...string) (string, error) {
 	v.t.Helper()
+	line := append(v.pipLine(), args...)
+	return did(v.t, v.pipEnviron(), line[0], line[1:]...)
+}
+
+func (v venv) pipLine() []string {
 	if v.own {
-		return did(v.t, v.environ(), v.dir+"/bin/python", append([]string{"-m", "pip", "--disable-pip-version-check"}, args...)...)
+		return []string{v.dir + "/bin/python", "-m", "pip", "--disable-pip-version-check"}
 	}
-	return did(v.t, []string{"PIP_CONFIG_FILE=/dev/null"}, "python3",
-		append([]string{"-m", "pip", "--disable-pip-version-check", "--python", v.dir}, args...)...)
+	return []string{"python3", "-m", "pip", "--disable-pip-version-check", "--python", v.dir}
+}
+
+func (v venv) pipEnviron() []string {
+	if v.own {
+		return v.environ()
+	}
+	return []string{"PIP_CONFIG_FILE=/dev/null"}
 }
 
 func (v venv) python(args ...string) (string, error) {
@@ -64,7 +86,7 @@ func ourWheel(t *testing.T) string {
 
 func TestWheelInstallsAndGoes(t *testing.T) {
 	t.Parallel()
-	wheel, v := ourWheel(t), newVenv(t)
+	wheel, v := ourWheel(t), users(t)
 	before := listing(t, v.dir)
 	began := time.Now()
 	if said, err := v.pip("install", "--no-index", wheel); err != nil {
@@ -220,13 +242,26 @@ func TestWheelPlatforms(t *testing.T) {
 		!strings.Contains(said, "is not a supported wheel on this platform") {
 		t.Errorf("a wheel for %s: %v, %s", other, err, said)
 	}
-	for platform, fits := range map[string]bool{
+	fits := map[string]bool{
 		"manylinux_2_17": true, "manylinux_2_28": false, "manylinux2014": true, "musllinux_1_1": true, "musllinux_1_2": true, "win": false,
-	} {
-		said, err := v.pip("download", "--no-index", "--no-deps", "--only-binary=:all:", "--find-links", filepath.Dir(wheel),
-			"--platform", platform+"_"+machines[runtime.GOARCH], "--python-version", "3.12", "-d", t.TempDir(), "--pre", distribution)
-		if (err == nil) != fits {
-			t.Errorf("%s: fits: %v; %v, %s", platform, fits, err, said)
+	}
+	said := must(t, []string{"PIP_CONFIG_FILE=/dev/null", "PIP_DISABLE_PIP_VERSION_CHECK=1"}, "python3", append([]string{
+		"-c", `
+import sys
+from pip._internal.cli.main import main # one import for all
+wheels, to, machine, name, *platforms = sys.argv[1:]
+for p in platforms:
+	status = main(["download", "--no-index", "--no-deps", "--only-binary=:all:", "--find-links", wheels, "--platform", p + "_" + machine,
+		"--python-version", "3.12", "-d", to + "/" + p, "--pre", name])
+	print("pip for", p, "ended with", status)`, filepath.Dir(wheel), t.TempDir(), machines[runtime.GOARCH], distribution,
+	}, slices.Sorted(maps.Keys(fits))...)...)
+	for platform, fit := range fits {
+		status := "1"
+		if fit {
+			status = "0"
+		}
+		if !strings.Contains(said, "pip for "+platform+" ended with "+status+"\n") {
+			t.Errorf("%s: fits: %v; %s", platform, fit, said)
 		}
 	}
 }
@@ -238,30 +273,32 @@ func TestReadOnlySitePackages(t *testing.T) {
 	if os.Getuid() != 0 {
 		testutil.Missing(t, "root, who can mount a directory read-only")
 	}
-	wheel, v := ourWheel(t), newVenv(t)
+	wheel, v := ourWheel(t), users(t)
 	script := `set -e; mount --bind "$1" "$1"; mount -o remount,bind,ro "$1"; shift; exec "$@"`
 	run := func(args ...string) (string, error) {
-		cmd := exec.Command("/bin/sh", append([]string{"-c", script, "sh", v.dir, v.dir + "/bin/python"}, args...)...)
+		cmd := exec.Command("/bin/sh", append(append([]string{"-c", script, "sh", v.dir}, v.pipLine()...), args...)...)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS} // Go makes its mounts private
-		cmd.Env = append(os.Environ(), v.environ("PATH="+v.dir+"/bin:/usr/sbin:/sbin:/usr/bin:/bin")...)
+		cmd.Env = append(os.Environ(), v.pipEnviron()...)
 		said, err := cmd.CombinedOutput()
 		return string(said), err
 	}
-	if said, err := run("-m", "pip", "install", "--no-index", wheel); err == nil || !strings.Contains(said, "Read-only file system") {
+	if said, err := run("install", "--no-index", wheel); err == nil || !strings.Contains(said, "Read-only file system") {
 		t.Errorf("%v, %s", err, said)
 	}
 	if _, err := os.Stat(v.dir + "/bin/muster"); err == nil {
 		t.Error("it was half installed")
 	}
 	target := t.TempDir()
-	if said, err := run("-m", "pip", "install", "--no-index", "--target", target, wheel); err != nil {
+	if said, err := run("install", "--no-index", "--target", target, wheel); err != nil {
 		t.Fatalf("--target: %v, %s", err, said)
 	}
 	if said := must(t, []string{"PYTHONPATH=" + target}, "python3", "-m", "muster", "--version"); !strings.Contains(said, testVersion) {
 		t.Errorf("from --target: %s", said)
 	}
 	// muster alias in a directory that cannot be written says what to do.
-	must(t, nil, v.dir+"/bin/python", "-m", "pip", "install", "-q", "--no-index", "--disable-pip-version-check", wheel)
+	if said, err := v.pip("install", "--no-index", wheel); err != nil {
+		t.Fatalf("%v, %s", err, said)
+	}
 	v.dir += "/bin" // bind it alone
 	cmd := exec.Command("/bin/sh", "-c", script, "sh", v.dir, v.dir+"/muster", "alias", "--force", "torchrun")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
