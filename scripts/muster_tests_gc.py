@@ -14,6 +14,8 @@ def leave_objects():
         gc.freeze()
 
 
-if os.environ.get("MUSTER_TEST_REQUIRE") and os.environ.get("MUSTER_SOAK") != "1":
+# test/drive sets TESTS_SOAK, as no variable of muster comes to what muster starts.
+soak = os.environ.get("TESTS_SOAK") or os.environ.get("MUSTER_TEST_REQUIRE") and os.environ.get("MUSTER_SOAK", "0")
+if soak and soak != "1":
     gc.set_threshold(100_000)
     atexit.register(leave_objects)

@@ -20,7 +20,8 @@ func MemoryDir(t *testing.T) string {
 	return dir
 }
 
-// soakVariable is "1" for the scripts that run under MUSTER_SOAK=1: muster keeps variables of its own name from workers.
+// soakVariable is "1" for the scripts that run under MUSTER_SOAK=1, and "0" for others: muster keeps variables of its own
+// name from workers.
 const soakVariable = "TESTS_SOAK"
 
 // Standins is the folder of modules that stand for some that no template of warm starts can share, for PYTHONPATH. With
@@ -36,9 +37,9 @@ func Standins(t testing.TB) string {
 // CleanEnviron is our environment without what would change a launcher's mind, with our log as JSON.
 func CleanEnviron() []string {
 	sources()
-	out := []string{console.FormatVariable + "=json"} // exact, and by node: what most tests look for
+	out := []string{console.FormatVariable + "=json", soakVariable + "=0"} // JSON is exact, and by node: what most tests look for
 	if Soak() {
-		out = append(out, soakVariable+"=1")
+		out[1] = soakVariable + "=1"
 	}
 	for _, kv := range os.Environ() {
 		name, _, _ := strings.Cut(kv, "=")
