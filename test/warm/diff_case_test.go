@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/txtar"
@@ -36,8 +37,9 @@ type warmCase struct {
 	env     []string // each line adds a variable
 	envs    []string // several times; variables
 	stdin   string
-	workers int
-	status  []string // of each rank; any
+	soak    bool     // soak: and why make test leaves the script out
+	workers int      // where it is not given, one in make test and two in make soak
+	status  []string // of each of two ranks; any
 	attempt int      // attempts: how often the workers are started
 	warm    string   // --warm
 	expect  string   // expect-warm: yes or no, with the reason in brackets
@@ -78,7 +80,10 @@ func readWarmCases(t *testing.T, file string) []warmCase {
 	base := warmCase{
 		name: strings.TrimSuffix(filepath.Base(file), filepath.Ext(file)), form: []string{"script", "main.py"}, dialect: "run",
 		python:  "plain",
-		workers: 2, attempt: 1, warm: "auto", expect: "yes",
+		workers: 1, attempt: 1, warm: "auto", expect: "yes",
+	}
+	if drive.Soak() {
+		base.workers = 2
 	}
 	base.files = []txtar.File{{Name: "main.py", Data: text}}
 	if filepath.Ext(file) == ".txtar" {
@@ -114,6 +119,8 @@ func readWarmCases(t *testing.T, file string) []warmCase {
 				t.Fatal(err)
 			}
 			each(func(c *warmCase) { c.workers = n })
+		case "soak":
+			each(func(c *warmCase) { c.soak = true })
 		case "attempts":
 			n, err := strconv.Atoi(value)
 			if err != nil {
@@ -198,18 +205,31 @@ func (c *warmCase) interpreter(t *testing.T) string {
 	return python
 }
 
+var userSites sync.Map
+
+// userSite returns where an interpreter looks for packages of the user, below the folder of warmEnviron.
+func userSite(t *testing.T, python string) string {
+	t.Helper()
+	if site, known := userSites.Load(python); known {
+		return site.(string)
+	}
+	cmd := exec.Command(python, "-c", "import site; print(site.getusersitepackages())")
+	cmd.Env = warmEnviron("")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	site := strings.TrimSpace(string(out))
+	userSites.Store(python, site)
+	return site
+}
+
 // install writes the script and all that belongs to it into dir.
 func (c *warmCase) install(t *testing.T, dir, python string) {
 	t.Helper()
 	site := ""
 	if slices.ContainsFunc(c.files, func(f txtar.File) bool { return strings.HasPrefix(f.Name, "site/") }) {
-		cmd := exec.Command(python, "-c", "import site; print(site.getusersitepackages())")
-		cmd.Env = append(warmEnviron(dir), c.env...)
-		out, err := cmd.Output()
-		if err != nil {
-			t.Fatal(err)
-		}
-		site = strings.TrimSpace(string(out))
+		site = filepath.Join(dir, userSite(t, python))
 	}
 	for _, f := range c.files {
 		path := filepath.Join(dir, f.Name)

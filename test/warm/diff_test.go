@@ -26,8 +26,8 @@ import (
 // TestWarmLikeCold runs every script of test/testdata/warm with cold and with warm workers: nothing that a script can see or
 // do may differ. A .py file is one script; a .txtar archive holds main.py and what stands beside it, and in site/ what
 // is installed in the interpreter's user site. The comments in front say how it is run, see warmCase;
-// of several ways each run has one, of dialects two, and make soak all. Of several interpreters the scripts have one
-// in turn, the same in each run: a fault that only one of them shows fails every run.
+// of several ways each run has one, of dialects two, of interpreters the first, and make soak all. Scripts that are
+// marked soak, which are second ones of their kind, run in make soak alone.
 func TestWarmLikeCold(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
@@ -35,20 +35,10 @@ func TestWarmLikeCold(t *testing.T) {
 	if err != nil || len(files) < 30 {
 		t.Fatalf("%d scripts, %v", len(files), err)
 	}
-	turn := 0 // of the scripts that several interpreters run, by file name
 	for _, file := range files {
 		cases := readWarmCases(t, file)
-		if interpreters := interpretersOf(cases); len(interpreters) > 1 && !drive.Soak() {
-			python := interpreters[turn%len(interpreters)]
-			turn++
-			cases = slices.DeleteFunc(cases, func(c warmCase) bool { return c.python != python })
-		}
-		if n := len(cases); n > 1 && !drive.Soak() {
-			some := []warmCase{cases[rand.IntN(n)]}
-			if cases[0].dialect != cases[1].dialect {
-				some = []warmCase{cases[0], cases[1+rand.IntN(n-1)]}
-			}
-			cases = some
+		if !drive.Soak() {
+			cases = fewCases(cases)
 		}
 		for _, c := range cases {
 			t.Run(c.name, func(t *testing.T) {
@@ -59,14 +49,17 @@ func TestWarmLikeCold(t *testing.T) {
 	}
 }
 
-// interpretersOf returns the interpreters of a script's cases in the order of its directives.
-func interpretersOf(cases []warmCase) (names []string) {
-	for _, c := range cases {
-		if !slices.Contains(names, c.python) {
-			names = append(names, c.python)
-		}
+// fewCases are those of a script that make test runs.
+func fewCases(cases []warmCase) []warmCase {
+	cases = slices.DeleteFunc(cases, func(c warmCase) bool { return c.soak || c.python != cases[0].python })
+	n := len(cases)
+	switch {
+	case n < 2:
+		return cases
+	case cases[0].dialect != cases[1].dialect:
+		return []warmCase{cases[0], cases[1+rand.IntN(n-1)]}
 	}
-	return names
+	return []warmCase{cases[rand.IntN(n)]}
 }
 
 // warmResult is all that one run left behind, with names in the place of what differs between any two runs.
@@ -171,8 +164,8 @@ func (c *warmCase) exits() []string {
 	if want == nil {
 		want = slices.Repeat([]string{"0"}, c.workers)
 	}
-	out := make([]string, len(want))
-	for i, status := range want {
+	out := make([]string, min(len(want), c.workers*c.attempt))
+	for i, status := range want[:len(out)] {
 		out[i] = fmt.Sprintf("rank %d: %s", i/c.attempt, status)
 	}
 	return out

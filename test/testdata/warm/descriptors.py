@@ -1,3 +1,4 @@
+# workers: 2
 # muster: --redirects 3
 # muster: --redirects 1
 # muster: --tee 3

@@ -1,3 +1,4 @@
+# workers: 2
 # env: EMPTY=
 # env: "NEWLINE=a\nb"
 # env: "BYTES=\xff\xfe"

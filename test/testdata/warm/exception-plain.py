@@ -1,3 +1,4 @@
+# soak: make test has exception.py
 # options:
 # options: -u -X dev
 # dialect: torchrun

@@ -1,3 +1,4 @@
+# workers: 2
 # args: 0 3 => 0 3
 # args: None text => 0 1
 # args: 300 -1 => 44 255

@@ -1,3 +1,4 @@
+# soak: make test has exit-codes.py
 # options: -X faulthandler
 # status: 139 139
 import ctypes

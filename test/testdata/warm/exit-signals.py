@@ -1,3 +1,4 @@
+# workers: 2
 # args: SIGTERM SIGSEGV => 143 139
 # args: SIGKILL SIGINT => 137 130
 # args: SIGABRT SIGPIPE => 134 0

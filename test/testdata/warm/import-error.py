@@ -1,3 +1,4 @@
+# soak: make test has import-raises.txtar
 # args: ModuleNotFoundError
 # status: 1 1
 import json

@@ -1,3 +1,4 @@
+# workers: 2
 # status: 130 130
 import sys
 import atexit

@@ -1,3 +1,4 @@
+# workers: 2
 # dialect: launch-without-use-env
 # args: --lr 0.1
 import json

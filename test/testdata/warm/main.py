@@ -1,3 +1,4 @@
+# workers: 2
 """The docstring."""
 import sys
 

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# soak: make test has program.py
 # form: program main.py
 # python: system
 # args: a

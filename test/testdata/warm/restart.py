@@ -1,3 +1,4 @@
+# workers: 2
 # muster: --max-restarts 1 --fail-policy any --restart-delay 0s
 # attempts: 2
 # status: 0 5 0 143

@@ -1,3 +1,4 @@
+# workers: 2
 # muster: --redirects 3
 # muster: --tee 3
 # options: -u

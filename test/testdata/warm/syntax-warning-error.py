@@ -1,3 +1,4 @@
+# soak: make test has syntax-warning.py
 # options: -W error
 # status: 1 1
 import json

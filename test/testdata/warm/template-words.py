@@ -1,3 +1,4 @@
+# workers: 2
 # muster: --stdin inherit
 # args: {rank} ${local_rank}
 import json

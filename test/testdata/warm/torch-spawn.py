@@ -1,3 +1,4 @@
+# soak: make test has TestWarmTraining, TestWarmErrorFile
 # python: torch
 # python: debian
 # workers: 1

@@ -1,5 +1,6 @@
-# python: torch
+# workers: 2
 # python: debian
+# python: torch
 import os
 import random
 import sys

@@ -19,7 +19,8 @@ sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pard
 import toy
 import uncompiled
 
-SPAWNED = 2 if os.environ.get("TESTS_SOAK") == "1" else 1  # each imports PyTorch again
+SOAK = os.environ.get("TESTS_SOAK") == "1"
+SPAWNED = 2 if SOAK else 1  # each imports PyTorch again
 
 def show(text):
     os.write(1, b"rank %s: %s\n" % (os.environ["RANK"].encode(), text.encode()))
@@ -53,9 +54,9 @@ def main():
         fully_shard(layer, mesh=mesh)
     show("FSDP2 %r" % toy.steps(fully_shard(model, mesh=mesh), rank))
 
-    # A spawned process imports PyTorch again, so one rank loads data in such processes while the other spawns its own.
-    # The results are the same however the processes start, by START_METHOD.
-    for number, context in [(2, "fork"), (SPAWNED, os.environ["START_METHOD"])][:2 - rank]:
+    # A spawned process imports PyTorch again, so one rank loads data in such processes while the other spawns its own, and
+    # only under make soak. The results are the same however the processes start, by START_METHOD.
+    for number, context in [(2, "fork"), (SPAWNED, os.environ["START_METHOD"])][:2 - rank if SOAK else 1]:
         loader = DataLoader(toy.Samples(), batch_size=4, num_workers=number, multiprocessing_context=context)
         show("DataLoader %r" % [(x.sum().item(), makers.tolist()) for x, makers in loader])
     if rank == 1:
