@@ -78,12 +78,12 @@ func (p *talker) kill() {
 	}
 }
 
-// TestCrashes kills workers and agents at random moments, 50 times (1,000 with MUSTER_SOAK=1). Whatever was saved by
+// TestCrashes kills workers and agents at random moments, 30 times (1,000 with MUSTER_SOAK=1). Whatever was saved by
 // both ranks is restored, by both from the same place and bit for bit; after the death of the agent, too, by what it
 // has left in memory, which either the next agent takes over or is brought to disk before. In the end every committed
 // step is loaded without muster, and nothing is left in memory.
 func TestCrashes(t *testing.T) {
-	interpreter, kills := testutil.Torch(t), 50
+	interpreter, kills := testutil.Torch(t), 30
 	if os.Getenv("MUSTER_SOAK") == "1" {
 		kills = 1000
 	}

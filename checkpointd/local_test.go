@@ -1,6 +1,7 @@
 package checkpointd
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -363,7 +364,7 @@ func TestStepWithoutFiles(t *testing.T) {
 // other node has in memory. It has that from disk, where the step is written behind the workers.
 func TestLocalElsewhere(t *testing.T) {
 	t.Parallel()
-	forks, packages := torchForks(t), t.TempDir()
+	forks, packages := trainForks(t), t.TempDir()
 	if err := python.InstallCheckpoint(packages); err != nil {
 		t.Fatal(err)
 	}
@@ -379,7 +380,7 @@ func TestLocalElsewhere(t *testing.T) {
 			"GROUP_WORLD_SIZE=2", "PYTHONWARNINGS=ignore", "PYTHONDONTWRITEBYTECODE=1", "OMP_NUM_THREADS=1")
 		ranks.Go(func() {
 			out, err := forks.Run(ctx, env, filepath.Join("testdata", "elsewhere.py"), c.dir, store)
-			if err != nil || string(out) != "restored 7 from memory\n" {
+			if err != nil || !bytes.HasPrefix(out, []byte("restored 7 from memory\n")) { // behind it, what trainForks says
 				t.Errorf("rank %d: %v\n%s", rank, err, out)
 				cancel() // the other one need not wait
 			}

@@ -18,7 +18,7 @@ import (
 // print.
 func runRanks(t *testing.T, socket string, ranks int, script string, args ...string) string {
 	t.Helper()
-	return runRanksOf(t, torchForks(t), nil, socket, ranks, script, args...)
+	return runRanksOf(t, trainForks(t), nil, socket, ranks, script, args...)
 }
 
 // runRanksOf is runRanks in other forks, and with folders whose packages are on Python's path behind ours.
@@ -161,7 +161,7 @@ func TestShardedByDLRover(t *testing.T) {
 	t.Parallel()
 	dir, store := filepath.Join(t.TempDir(), "checkpoints"), filepath.Join(t.TempDir(), "store")
 	env := append(os.Environ(), "PYTHONPATH="+packagesOf(t, "dlrover"))
-	if out, err := torchForks(t).Run(t.Context(), env, filepath.Join("testdata", "dlrover_fsdp.py"), dir); err != nil {
+	if out, err := trainForks(t).Run(t.Context(), env, filepath.Join("testdata", "dlrover_fsdp.py"), dir); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	s, _ := testService(t, nil)
@@ -235,7 +235,7 @@ func TestArchiveSize(t *testing.T) {
 	if err := os.WriteFile(path+".json", text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := strings.TrimSpace(runRanks(t, "", 1, path, path+".json")),
+	if got, want := strings.TrimSpace(runRanksOf(t, torchForks(t), nil, "", 1, path, path+".json")),
 		strings.ReplaceAll(fmt.Sprint(sizes), " ", ", "); got != want {
 		t.Errorf("Python says %s, Go writes %s", got, want)
 	}

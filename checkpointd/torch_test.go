@@ -17,8 +17,8 @@ func torchForks(t *testing.T) *testutil.Forks {
 	return testutil.ForksOf(testutil.Torch(t), "torch.distributed.checkpoint,torch.distributed.fsdp,torch.distributed.tensor", "")
 }
 
-// trainForks returns forks of one of those that has imported what the first optimizer does, for scripts that have one, and
-// for forks that have imported more. It says at its end what it has not let go of.
+// trainForks returns forks of one of those that has imported what the first optimizer and the first DTensor do, for scripts that
+// have one, and for forks that have imported more. It says at its end what it has not let go of.
 func trainForks(t *testing.T) *testutil.Forks {
 	t.Helper()
 	return torchForks(t).With("torch._dynamo", "")
@@ -37,12 +37,18 @@ func packagesOf(t *testing.T, peer string) string {
 // runPython runs a script of testdata with our packages on its path.
 func runPython(t *testing.T, socket, script string, args ...string) string {
 	t.Helper()
+	return runPythonIn(t, torchForks(t), socket, script, args...)
+}
+
+// runPythonIn is runPython in other forks.
+func runPythonIn(t *testing.T, forks *testutil.Forks, socket, script string, args ...string) string {
+	t.Helper()
 	packages := t.TempDir()
 	if err := python.InstallCheckpoint(packages); err != nil {
 		t.Fatal(err)
 	}
 	env := append(os.Environ(), "PYTHONPATH="+packages, "MUSTER_SOCKET="+socket, "RANK=0", "WORLD_SIZE=1", "LOCAL_WORLD_SIZE=1")
-	out, err := torchForks(t).Run(t.Context(), env,
+	out, err := forks.Run(t.Context(), env,
 		append([]string{"-W", "error::UserWarning:muster", script}, args...)...)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -55,7 +61,7 @@ func TestClient(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "checkpoints")
 	s, log := testService(t, func(c *Config) { c.Workers = 1 })
-	out := runPython(t, s.cfg.Socket, filepath.Join("testdata", "client.py"), dir)
+	out := runPythonIn(t, trainForks(t), s.cfg.Socket, filepath.Join("testdata", "client.py"), dir)
 	if !strings.Contains(out, "kept without muster") {
 		t.Errorf("%s\n%s", out, log.String())
 	}
