@@ -363,7 +363,7 @@ func TestRoundEndsWhileReading(t *testing.T) {
 	if err := testCommitment(posix{}, dir, 1, 1, noPath).run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// 256 GiB: 8,192 names of one file, whose bytes are on the disk.
+	// 64 GiB: 2,048 names of one file, whose bytes are on the disk.
 	data := make([]byte, 32<<20)
 	first := filepath.Join(dir, "1", "part-0")
 	if err := os.WriteFile(first, data, 0o600); err != nil {
@@ -371,7 +371,7 @@ func TestRoundEndsWhileReading(t *testing.T) {
 	}
 	sum := fmt.Sprintf("%08x", crc32.Checksum(data, castagnoli()))
 	if err := rewriteAt(dir, "1", func(m *Manifest) {
-		for i := range 8192 {
+		for i := range 2048 {
 			name := fmt.Sprintf("1/part-%d", i)
 			if i > 0 {
 				if err := os.Link(first, filepath.Join(dir, name)); err != nil {
@@ -397,7 +397,7 @@ func TestRoundEndsWhileReading(t *testing.T) {
 	})
 	s.RoundOver("a test")
 	if err := <-asked; err == nil {
-		t.Error("256 GiB were read")
+		t.Error("64 GiB were read")
 	}
 }
 

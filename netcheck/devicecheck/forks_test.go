@@ -24,7 +24,7 @@ var (
 )
 
 // forked has the processes of a program be forks, where their start is not what a test is about. TestHealthyNodes has
-// those that start as usual.
+// those of the oldest torch that start as usual, and in a soak test those of the newest, too.
 func forked(t testing.TB, cfg devicecheck.Config) devicecheck.Config {
 	t.Helper()
 	templatesLock.Lock()

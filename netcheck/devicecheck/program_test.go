@@ -205,8 +205,11 @@ func TestHealthyNodes(t *testing.T) {
 			noise := t.TempDir()
 			write(t, filepath.Join(noise, "sitecustomize.py"), `import os; print("{}"); os.write(1, b'{"event": "done"}\n')`)
 			single := open(t, forked(t, devicecheck.Config{Python: []string{python}, Devices: 1}))
-			double := open(t, devicecheck.Config{Python: []string{python, "-W", "ignore"}, Devices: 2, Dir: t.TempDir()},
-				"PYTHONPATH="+noise)
+			cfg := devicecheck.Config{Python: []string{python, "-W", "ignore"}, Devices: 2, Dir: t.TempDir()}
+			if name == "newest" && !testutil.Soak() {
+				cfg = forked(t, cfg)
+			}
+			double := open(t, cfg, "PYTHONPATH="+noise)
 
 			local := func(n *node) {
 				results, err := n.Local(t.Context())
@@ -281,7 +284,7 @@ func want(t testing.TB, err error, local int, cause devicecheck.Cause, step, tex
 
 // TestCloseKills: what does not end by itself is killed. That nothing is left, open sees to.
 func TestCloseKills(t *testing.T) {
-	n := open(t, devicecheck.Config{Python: []string{testutil.Torch(t)}, Devices: 2})
+	n := open(t, devicecheck.Config{Python: []string{pythons(t)["oldest"]}, Devices: 2})
 	if err := n.Ready(t.Context()); err != nil {
 		t.Fatal(err)
 	}
