@@ -176,33 +176,11 @@ func TestLastCheckpointNotSaved(t *testing.T) {
 	onDisk(t, elsewhere, 7)
 }
 
-// TestSaveToOthers does not put a step before those of somebody else.
-func TestSaveToOthers(t *testing.T) {
-	t.Parallel()
-	memory, dir := []string{"MUSTER_CKPT_MEMORY=" + drive.MemoryDir(t)}, filepath.Join(t.TempDir(), "checkpoints")
-	others := filepath.Join(t.TempDir(), "others")
-	first := lingering(t, memory, "--run-id", "first", others)
-	if err := first.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	first.End()
-	second := lingering(t, memory, "--run-id", "second", dir)
-	second.KillWithGuardian()
-	if got := drive.Run(t, memory, "ckpt", "save", "--to", others, dir); got.Status != 1 ||
-		!strings.Contains(got.Stderr, "is there already") {
-		t.Errorf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
-	}
-	if got := drive.Run(t, memory, "ckpt", "save", dir); got.Status != 0 ||
-		!strings.Contains(got.Stdout, "run second: step 4 is the newest in "+dir) {
-		t.Errorf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
-	}
-}
-
 // TestSaveAlone: a rank ends, and the other one goes on saving without waiting for it.
 func TestSaveAlone(t *testing.T) {
 	t.Parallel()
 	python, dir := testutil.Torch(t), filepath.Join(t.TempDir(), "checkpoints")
-	args := append(drive.Warm("torch"), "run", "-n", "2", "--ckpt-dir", dir, "--", python, "-c", `import os, time, torch
+	args := append(drive.Warm("auto"), "run", "-n", "2", "--ckpt-dir", dir, "--", python, "-c", `import os, time, torch
 from muster.checkpoint import Checkpointer, StorageType
 rank = int(os.environ["RANK"])
 c = Checkpointer(shards="world")

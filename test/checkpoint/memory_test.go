@@ -71,8 +71,8 @@ func TestAgentKilledWithoutSalvage(t *testing.T) {
 	}
 }
 
-// TestAllKilled kills a muster together with its guardian, twice: what it had in memory stays. One is saved by hand;
-// what the other has left is where the next start with the same run id goes on.
+// TestAllKilled kills a muster together with its guardian, twice: what it had in memory stays. One is saved by hand, and
+// not where steps of somebody else are; what the other has left is where the next start with the same run id goes on.
 func TestAllKilled(t *testing.T) {
 	t.Parallel()
 	memory := []string{"MUSTER_CKPT_MEMORY=" + drive.MemoryDir(t)}
@@ -93,17 +93,21 @@ func TestAllKilled(t *testing.T) {
 	if strings.Count(got.Stdout, "its job has ended; only in memory") < 2 || !strings.Contains(got.Stdout, adopted) {
 		t.Fatalf("%s%s", got.Stdout, got.Stderr)
 	}
-	if got := drive.Run(t, memory, "ckpt", "save", saved); got.Status != 0 ||
-		!strings.Contains(got.Stdout, "run one: step 4 is the newest in "+saved) {
-		t.Errorf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
-	}
-	onDisk(t, saved, 4)
 	got = drive.Run(t, memory, "run", "--ckpt", "on", "--warm", "auto", "-n", "2", "--run-id", "two", "--", testutil.Torch(t),
 		"-u", drive.Script(t, "torch", "flash.py"), adopted)
 	if got.Status != 0 || strings.Count(got.Stdout, "restored 4 memory") != 2 {
 		t.Errorf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
 	onDisk(t, adopted, 12)
+	if got := drive.Run(t, memory, "ckpt", "save", "--to", adopted, saved); got.Status != 1 ||
+		!strings.Contains(got.Stderr, "is there already") {
+		t.Errorf("steps were put before those of another job: status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
+	}
+	if got := drive.Run(t, memory, "ckpt", "save", saved); got.Status != 0 ||
+		!strings.Contains(got.Stdout, "run one: step 4 is the newest in "+saved) {
+		t.Errorf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
+	}
+	onDisk(t, saved, 4)
 	if got := drive.Run(t, memory, "ckpt", "ls"); got.Stdout != "no checkpoints in memory\n" {
 		t.Errorf("left in memory:\n%s%s", got.Stdout, got.Stderr)
 	}

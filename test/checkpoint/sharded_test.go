@@ -14,8 +14,12 @@ import (
 
 // TestShardedCheckpoint kills a rank of a job with FSDP2 in the middle of training, when it has told the loss of a step
 // that is not saved yet. Both ranks restore the step before from memory, find the same loss again, go on to the end, and
-// leave a directory that torch alone reads.
+// leave a directory that torch alone reads. It runs under MUSTER_SOAK=1: TestGuideFSDP loses a rank, and checkpointd's
+// TestSharded has FSDP2.
 func TestShardedCheckpoint(t *testing.T) {
+	if !testutil.Soak() {
+		t.Skip("MUSTER_SOAK=1 runs it")
+	}
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "checkpoints")
 	got := drive.Run(t, []string{"VICTIM=1", "DIE=9"}, "run", "--ckpt", "on", "--warm", "auto,torch._dynamo", "-n", "2",
