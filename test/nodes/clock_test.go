@@ -25,7 +25,7 @@ func (j *nodes) clockFile(host int) string { return filepath.Join(j.hosts[host].
 func clockedMuster(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "muster")
-	cmd := exec.Command("go", "build", "-tags", "testclock", "-o", path, "./cmd/muster")
+	cmd := exec.Command("go", "build", "-tags", "testclock", "-ldflags=-w", "-o", path, "./cmd/muster")
 	cmd.Dir = drive.Root()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("cannot build a muster with a clock of its own: %v\n%s", err, out)

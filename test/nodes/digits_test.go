@@ -36,6 +36,9 @@ const (
 	digitsSoon  = 2 * time.Minute
 )
 
+// digitsLater holds training a second time, where more than one thing happens.
+const digitsLater = 80
+
 var digitsEvents = map[string]func(j *nodes, d digits){
 	"undisturbed": func(j *nodes, d digits) {
 		j.flags[0] = "--nnodes=3" // torchrun takes its time to come
@@ -55,17 +58,30 @@ var digitsEvents = map[string]func(j *nodes, d digits){
 		j.release()
 	},
 	"a node is added": func(j *nodes, d digits) {
-		for host, kind := range d.kinds {
-			if host != 2 {
-				j.start(host, kind)
-			}
-		}
-		j.trains(2)
-		added := time.Now()
-		j.start(2, d.kinds[2])
-		testutil.Eventually(j.t, digitsSoon, "a world of three begins", func() bool { return j.hasWorld(3, added) })
+		j.adds(d)
 		j.release()
 	},
+	"a node is added, then killed": func(j *nodes, d digits) {
+		j.adds(d)
+		j.hold(digitsLater)
+		testutil.Eventually(j.t, digitsSoon, "three workers train", func() bool { return j.step() >= digitsLater })
+		j.hosts[2].PowerOff()
+		j.release()
+	},
+}
+
+// adds starts the launcher of node2 when the other two train, and waits until three workers have begun.
+func (j *nodes) adds(d digits) {
+	j.t.Helper()
+	for host, kind := range d.kinds {
+		if host != 2 {
+			j.start(host, kind)
+		}
+	}
+	j.trains(2)
+	added := time.Now()
+	j.start(2, d.kinds[2])
+	testutil.Eventually(j.t, digitsSoon, "a world of three begins", func() bool { return j.hasWorld(3, added) })
 }
 
 func (j *nodes) startAll(d digits) {
@@ -90,10 +106,9 @@ func (j *nodes) trains(size int) {
 	})
 }
 
-// digitsByDefault are the jobs and events of TestNodesDigits without MUSTER_SOAK=1: each job, and each event once.
+// digitsByDefault are the jobs and events of TestNodesDigits without MUSTER_SOAK=1: each mixture, and each event once.
 var digitsByDefault = map[string][]string{
-	"all muster":              {"a node is killed"},
-	"muster hosts a torchrun": {"a node is added"},
+	"muster hosts a torchrun": {"a node is added, then killed"},
 	"torchrun hosts musters":  {"a worker is killed"},
 }
 
@@ -158,7 +173,7 @@ func (j *nodes) trained(d digits, event string) {
 	}
 	want := 3
 	switch event {
-	case "a node is killed":
+	case "a node is killed", "a node is added, then killed":
 		want = 2
 	case "undisturbed":
 		if n := len(j.lives()); n != 3 {

@@ -181,25 +181,31 @@ const (
 	faultSoon  = 3 * time.Minute // bounds a hang: the slowest healing takes half of it
 )
 
-// fewerFaults leaves of each fault one cell, of moments and mixtures of launchers that take turns, and of each mixture one
-// at least.
+// fewerFaults leaves of each fault one cell, of moments that take turns, and of each mixture of launchers one at least.
+// Where a fault has cells without a torchrun it is one of those, as each torchrun imports torch.
 func fewerFaults(all []faultCase) (some []faultCase) {
-	var order []string
+	var order, mixtures []string
 	cells := map[string][]faultCase{}
 	for _, c := range all {
-		for _, key := range []string{c.fault, c.kinds} {
-			if cells[key] == nil {
-				order = append(order, key)
-			}
-			cells[key] = append(cells[key], c)
+		if cells[c.fault] == nil {
+			order = append(order, c.fault)
 		}
+		if cells[c.kinds] == nil {
+			mixtures = append(mixtures, c.kinds)
+		}
+		cells[c.fault], cells[c.kinds] = append(cells[c.fault], c), append(cells[c.kinds], c)
 	}
+	order = append(order, mixtures...)
 	has := func(key string) bool {
 		return slices.ContainsFunc(some, func(c faultCase) bool { return c.fault == key || c.kinds == key })
 	}
 	for i, key := range order {
 		if !has(key) {
-			some = append(some, cells[key][i%len(cells[key])])
+			of := slices.DeleteFunc(slices.Clone(cells[key]), func(c faultCase) bool { return strings.Contains(c.kinds, "t") })
+			if len(of) == 0 {
+				of = cells[key]
+			}
+			some = append(some, of[i%len(of)])
 		}
 	}
 	return some

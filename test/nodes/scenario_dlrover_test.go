@@ -23,7 +23,7 @@ func TestScenarioDLRover(t *testing.T) {
 		more            []string
 	}{
 		{"fixed", "$NODE_NUM", 2, 1, drive.SomeTorch(t), nil}, // imported twice on each node
-		{"elastic", "2:3", 3, 0, testutil.Torch(t), []string{"MUSTER_LAST_CALL=20s"}},
+		{"elastic", "2:3", 3, 0, drive.SomeTorch(t), []string{"MUSTER_LAST_CALL=20s"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -26,12 +26,12 @@ def begin(out):
 
 
 def hold(out, step):
-    """Waits at the step that the file hold names for as long as it is there: rank 0 calls it before each step."""
-    try:
-        with open(os.path.join(out, "hold")) as file:
-            if step <= int(file.read()):
-                return
-        while os.path.exists(os.path.join(out, "hold")):
-            time.sleep(0.02)
-    except OSError:
-        pass
+    """Waits behind the step that the file hold names, for as long as it is there and names that one: rank 0 calls it before each step."""
+    while True:
+        try:
+            with open(os.path.join(out, "hold")) as file:
+                if step <= int(file.read() or 0):
+                    return
+        except FileNotFoundError:
+            return
+        time.sleep(0.02)
