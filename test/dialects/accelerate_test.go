@@ -207,8 +207,8 @@ func TestAccelerateCPU(t *testing.T) {
 	t.Parallel()
 	bin := acceleratePeer(t)
 	got := drive.Run(t, []string{"PYTHON_EXEC=" + filepath.Join(bin, "python"), "HF_HOME=" + t.TempDir(), "CUDA_VISIBLE_DEVICES="},
-		"accelerate", "launch", "--cpu", "--num_processes", "2", "--num_cpu_threads_per_process", "1",
-		drive.Script(t, "accelerate", "state.py"))
+		append(drive.Warm("auto"), "accelerate", "launch", "--cpu", "--num_processes", "2", "--num_cpu_threads_per_process", "1",
+			drive.Script(t, "accelerate", "state.py"))...)
 	if got.Status != 0 {
 		t.Fatalf("status %d\n%s", got.Status, got.Stderr)
 	}

@@ -23,9 +23,9 @@ func TestHorovodrunStatic(t *testing.T) {
 	t.Parallel()
 	bin := testutil.Peer(t, "horovod")
 	dir := t.TempDir()
-	got := drive.Run(t, []string{"PATH=" + bin + ":" + os.Getenv("PATH")}, "--log-level", "error", "horovodrun", "-np", "3", "-H",
-		"localhost:2,127.0.0.1:2",
-		"--output-filename", dir, "python", "-W", "ignore", drive.HorovodWorker(t, "static_worker.py"))
+	got := drive.Run(t, []string{"PATH=" + bin + ":" + os.Getenv("PATH")}, append(drive.Warm("auto"), "--log-level", "error",
+		"horovodrun", "-np", "3", "-H", "localhost:2,127.0.0.1:2",
+		"--output-filename", dir, "python", "-W", "ignore", drive.HorovodWorker(t, "static_worker.py"))...)
 	if got.Status != 0 {
 		t.Fatalf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}

@@ -29,7 +29,7 @@ func TestScenarioColossalAI(t *testing.T) {
 	t.Parallel()
 	j := drive.NewHostsJob(t, 2)
 	j.Env = []string{"PYTHON_EXEC=" + python}
-	r := j.Start(colossalRun(t)...)
+	r := j.Start(append(drive.Warm("auto"), colossalRun(t)...)...)
 	j.Ends(r, 0, "sum 10 --config a b")
 	drive.Sums(t, r.Out.String(), 4, 2, 1)
 	j.Clean(30 * time.Second)

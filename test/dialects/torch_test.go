@@ -16,18 +16,17 @@ import (
 	"muster/test/drive"
 )
 
-// TestDDP trains with DistributedDataParallel under the newest PyTorch and under the oldest store protocol in use.
+// TestDDP trains with DistributedDataParallel under the oldest store protocol in use, and with MUSTER_SOAK=1 under the
+// newest PyTorch, which is TestWarmTraining's.
 func TestDDP(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		python func(testing.TB) string
-		warm   string
-	}{
-		"PyTorch " + testutil.TorchVersion: {testutil.Torch, "auto"}, // the cold start is that of TestWarmTraining
-		"Debian's PyTorch 1.13.1":          {testutil.DebianTorch, "off"},
-	} {
+	pythons := map[string]func(testing.TB) string{"Debian's PyTorch 1.13.1": testutil.DebianTorch}
+	if testutil.Soak() {
+		pythons["PyTorch "+testutil.TorchVersion] = testutil.Torch
+	}
+	for name, python := range pythons {
 		t.Run(name, func(t *testing.T) {
-			got := drive.Run(t, []string{"PYTHON_EXEC=" + c.python(t)}, "--warm", c.warm, "torchrun", "--standalone", "--nproc-per-node",
+			got := drive.Run(t, []string{"PYTHON_EXEC=" + python(t)}, "torchrun", "--standalone", "--nproc-per-node",
 				"2", drive.Script(t, "torch", "ddp.py"))
 			if got.Status != 0 || strings.Count(got.Stdout, "finished") != 2 {
 				t.Fatalf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
@@ -121,8 +120,8 @@ func TestErrorFile(t *testing.T) {
 	if err := os.WriteFile(script, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got := drive.Run(t, []string{drive.AsText, "PYTHON_EXEC=" + testutil.Torch(t)},
-		"torchrun", "--standalone", "--nproc-per-node", "2", script)
+	got := drive.Run(t, []string{drive.AsText, "PYTHON_EXEC=" + drive.SomeTorch(t)},
+		append(drive.Warm("auto"), "torchrun", "--standalone", "--nproc-per-node", "2", script)...)
 	if got.Status != 1 {
 		t.Errorf("status %d, want 1", got.Status)
 	}
@@ -191,7 +190,7 @@ func TestFileTimer(t *testing.T) {
 	if err := os.WriteFile(script, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got := drive.Run(t, []string{"PYTHON_EXEC=" + testutil.Torch(t), "TORCHELASTIC_ENABLE_FILE_TIMER=1"},
+	got := drive.Run(t, []string{"PYTHON_EXEC=" + drive.SomeTorch(t), "TORCHELASTIC_ENABLE_FILE_TIMER=1"},
 		"torchrun", "--standalone", script)
 	if got.Status != 137 || !strings.Contains(got.Stderr, "too slow") {
 		t.Errorf("status %d, want 137\n%s", got.Status, got.Stderr)

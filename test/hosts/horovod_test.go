@@ -113,8 +113,8 @@ func TestHostsHorovodFixed(t *testing.T) {
 	j := drive.NewHostsJob(t, 2)
 	j.Env = append(j.Env, "HOROVOD_START_TIMEOUT=120") // on a busy machine 30 s are short for two hosts
 	worker := drive.HorovodWorker(t, "static_worker.py")
-	r := j.Start("horovodrun", "-np", "3", "-H", "node1:1,node2:2", "--output-filename", filepath.Join(j.Out, "logs"), python,
-		worker, j.Out)
+	r := j.Start(append(drive.Warm("auto"), "horovodrun", "-np", "3", "-H", "node1:1,node2:2", "--output-filename",
+		filepath.Join(j.Out, "logs"), python, worker, j.Out)...)
 	j.Ends(r, 0)
 	for rank := range 3 {
 		if _, err := os.Stat(filepath.Join(j.Out, "logs", "rank."+strconv.Itoa(rank), "stdout")); err != nil {
