@@ -126,7 +126,7 @@ RACE = $(addprefix ./,checkpointd $(addprefix horovod/,elastic kv notify) $(addp
 # a second when it ends, unless GORACE says otherwise.
 # Packages whose tests start the whole program again and again.
 DRIVEN = ./cmd/muster ./test/...
-LATE = ./test/jobs ./test/kill ./test/meet
+LATE = ./test/jobs ./test/kill ./test/meet ./test/report
 
 .PHONY: test
 test: test-deps $(GOTESTSUM) ## everything, with the real PyTorch; nothing may skip
@@ -137,7 +137,7 @@ test: test-deps $(GOTESTSUM) ## everything, with the real PyTorch; nothing may s
 	$(call TIMED,packages,$$(go list ./... | grep -vxFf <(go list $(DRIVEN) $(RACE)) | tr '\n' ' ') ./rendezvous/membership) \
 		-vet=off $(LINK) -shuffle=on -p 2 -parallel 4 -timeout 30m || failed+=" packages"; \
 	(cd rendezvous/etcdstore/etcdtest && $(call TIMED,etcd,./...) -vet=off $(LINK) -shuffle=on) || failed+=" etcdtest"; \
-	$(call TIMED,late,$(LATE)) -vet=off $(LINK) -shuffle=on -p 1 -parallel 6 -timeout 30m || failed+=" $(LATE)"; \
+	$(call TIMED,late,$(LATE)) -vet=off $(LINK) -shuffle=on -p 2 -parallel 6 -timeout 30m || failed+=" $(LATE)"; \
 	$(TORCH)/bin/python -m unittest discover -s examples/digits || failed+=" examples/digits"; \
 	$(SPARK)/bin/python -m unittest discover -s examples/spark-preprocess || failed+=" examples/spark-preprocess"; \
 	wait $$muster || failed+=" muster"; trap - EXIT; \

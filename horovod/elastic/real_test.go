@@ -87,7 +87,8 @@ func (m *machine) Start(_ context.Context, host string, local int, env []string,
 	}
 	defer w.Close()
 	inherited := []string{
-		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "OMP_NUM_THREADS=1", "HOROVOD_GLOO_IFACE=lo", "HOROVOD_LOG_LEVEL=ERROR",
+		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "MUSTER_TEST_REQUIRE=" + os.Getenv("MUSTER_TEST_REQUIRE"),
+		"MUSTER_SOAK=" + os.Getenv("MUSTER_SOAK"), "OMP_NUM_THREADS=1", "HOROVOD_GLOO_IFACE=lo", "HOROVOD_LOG_LEVEL=ERROR",
 		"HOROVOD_CYCLE_TIME=0.1", "HOROVOD_GLOO_TIMEOUT_SECONDS=12",
 	}
 	p, err := m.tree.Start(proc.Spec{

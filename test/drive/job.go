@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"syscall"
 	"testing"
@@ -132,6 +133,24 @@ func CommandOf(t *testing.T, forks *testutil.Forks, environ []string, args ...st
 // Torchrun runs the real torchrun with args, in a fork of a process that has imported it.
 func Torchrun(t *testing.T, environ []string, args ...string) Outcome {
 	t.Helper()
-	forks := testutil.ForksOf(testutil.Torch(t), "torch.distributed.run,torch.numa.binding", "")
-	return CommandOf(t, forks, environ, append([]string{"-c", "from torch.distributed.run import main; main()"}, args...)...)
+	return CommandOf(t, torchrunForks(t), environ, append([]string{"-c", "from torch.distributed.run import main; main()"}, args...)...)
+}
+
+func torchrunForks(t *testing.T) *testutil.Forks {
+	t.Helper()
+	return testutil.ForksOf(testutil.Torch(t), "torch.distributed.run,torch.numa.binding", "")
+}
+
+// ForkedPython is a program that runs scripts as Python does, in forks of the process that Torchrun forks from: for its
+// workers. With MUSTER_SOAK=1 it is that Python itself. Both streams of a script go to its standard output.
+func ForkedPython(t *testing.T) string {
+	t.Helper()
+	if Soak() {
+		return testutil.Torch(t)
+	}
+	path := filepath.Join(t.TempDir(), "python")
+	if err := torchrunForks(t).Program(path); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }

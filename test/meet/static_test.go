@@ -156,7 +156,7 @@ func TestMeetStaticTorchrun(t *testing.T) {
 			script := drive.Script(t, "meet", "static.py")
 			m := drive.NewMeet(t, `exec "$PYTHON" "$SCRIPT"`, flags...)
 			m.Env = []string{
-				"PYTHON=" + testutil.Torch(t), "SCRIPT=" + script, fmt.Sprintf("VICTIM=%d", c.victim),
+				"PYTHON=" + drive.ForkedPython(t), "SCRIPT=" + script, fmt.Sprintf("VICTIM=%d", c.victim),
 			}
 			said := make([]string, c.nodes)
 			var other drive.Outcome
