@@ -98,7 +98,7 @@ def start(store=None):
     _share_groups(parallel_state)
     # The help of each flag, which it reads from its own sources each time that a command line is parsed: half of the time of a test.
     ArgumentGroupFactory._get_field_docstrings = lambda self, config: {}
-    if os.environ.get("MUSTER_SOAK") != "1":  # the process of a queue that is spawned imports all of this once more
+    if "1" not in (os.environ.get("MUSTER_SOAK"), os.environ.get("TESTS_SOAK")):  # the process of a queue that is spawned imports all of this once more
         writers.get_write_results_queue = functools.partial(writers.get_write_results_queue, "fork")
     optimizers.Adam = distributed.Adam = _FusedAdam
     optimizers.USING_PYTORCH_OPTIMIZER, distributed.HAVE_APEX_OR_TE, distributed.USING_APEX_OPTIMIZER = False, True, True

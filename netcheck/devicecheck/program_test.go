@@ -209,7 +209,7 @@ func TestHealthyNodes(t *testing.T) {
 			if name == "newest" && !testutil.Soak() {
 				cfg = forked(t, cfg)
 			}
-			double := open(t, cfg, "PYTHONPATH="+noise)
+			double := open(t, cfg, "PYTHONPATH="+noise) // a fork does not read it
 
 			local := func(n *node) {
 				results, err := n.Local(t.Context())

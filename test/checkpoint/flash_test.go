@@ -196,7 +196,7 @@ func TestCkptHorovod(t *testing.T) {
 			continue
 		}
 		dir := filepath.Join(t.TempDir(), "checkpoints")
-		args := append(drive.Warm("auto"), "--ckpt", "on", "horovodrun", "-np", "2", "-H", "localhost:2", python, "-c",
+		args := append(drive.Warm("torch"), "--ckpt", "on", "horovodrun", "-np", "2", "-H", "localhost:2", python, "-c",
 			`import os, sys, torch
 from muster.checkpoint import Checkpointer, StorageType
 shards = sys.argv[2]

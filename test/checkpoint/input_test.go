@@ -180,7 +180,7 @@ func TestLastCheckpointNotSaved(t *testing.T) {
 func TestSaveAlone(t *testing.T) {
 	t.Parallel()
 	python, dir := testutil.Torch(t), filepath.Join(t.TempDir(), "checkpoints")
-	args := append(drive.Warm("auto"), "run", "-n", "2", "--ckpt-dir", dir, "--", python, "-c", `import os, time, torch
+	args := append(drive.Warm("torch"), "run", "-n", "2", "--ckpt-dir", dir, "--", python, "-c", `import os, time, torch
 from muster.checkpoint import Checkpointer, StorageType
 rank = int(os.environ["RANK"])
 c = Checkpointer(shards="world")

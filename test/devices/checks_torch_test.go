@@ -114,7 +114,7 @@ func TestGuide(t *testing.T) {
 	}
 }
 
-// clusterSpec is nodes with a GPU each. That of node-2 has lost memory for good.
+// clusterSpec is nodes with a GPU each. That of node-2 has lost memory, where a test does not say for how long.
 const clusterSpec = `version: 1
 defaults: {vendor: nvidia, count: 1, model: NVIDIA H100 80GB HBM3}
 nodes:

@@ -120,7 +120,7 @@ func TestErrorFile(t *testing.T) {
 	if err := os.WriteFile(script, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got := drive.Run(t, []string{drive.AsText, "PYTHON_EXEC=" + drive.SomeTorch(t)},
+	got := drive.Run(t, []string{drive.AsText, "PYTHON_EXEC=" + testutil.Torch(t)},
 		append(drive.Warm("auto"), "torchrun", "--standalone", "--nproc-per-node", "2", script)...)
 	if got.Status != 1 {
 		t.Errorf("status %d, want 1", got.Status)
@@ -190,7 +190,7 @@ func TestFileTimer(t *testing.T) {
 	if err := os.WriteFile(script, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got := drive.Run(t, []string{"PYTHON_EXEC=" + drive.SomeTorch(t), "TORCHELASTIC_ENABLE_FILE_TIMER=1"},
+	got := drive.Run(t, []string{"PYTHON_EXEC=" + testutil.Torch(t), "TORCHELASTIC_ENABLE_FILE_TIMER=1"},
 		"torchrun", "--standalone", script)
 	if got.Status != 137 || !strings.Contains(got.Stderr, "too slow") {
 		t.Errorf("status %d, want 137\n%s", got.Status, got.Stderr)

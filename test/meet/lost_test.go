@@ -17,6 +17,7 @@ import (
 // the other one has given it up. That is the loss of a node: the job goes on as often as --restart-limit or
 // --backoff-limit says, and then ends on both nodes.
 func TestMeetHostReturns(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		flag   string
 		losses int // that the job survives
@@ -75,6 +76,7 @@ func TestMeetLostIsNotWaitedFor(t *testing.T) {
 // TestStoppedWhileWaiting: a node that is told to stop before the others have come says so, the one that serves the store
 // and the one that looks for it.
 func TestStoppedWhileWaiting(t *testing.T) {
+	t.Parallel()
 	for name, flag := range map[string]string{"host": "--node-rank=0", "guest": "--node-rank=1"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

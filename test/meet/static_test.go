@@ -61,7 +61,7 @@ func TestMeetStaticRestart(t *testing.T) {
 // TestMeetStaticGloo has workers that name the job's own address and port as their store, and meet there again after
 // one of them has failed.
 func TestMeetStaticGloo(t *testing.T) {
-	python := drive.SomeTorch(t) // TestScenarioPyTorchJob has the newest
+	python := drive.SomeTorch(t) // TestMeetStaticTorchrun has the newest
 	t.Parallel()
 	flags, _ := drive.StaticFlags(t, 2)
 	m := drive.NewMeet(t, `exec "$PYTHON" "$SCRIPT"`, append(flags, "--max-restarts=1")...)
@@ -142,6 +142,7 @@ func TestMeetStaticReturns(t *testing.T) {
 // TestMeetStaticTorchrun shares a job of fixed node ranks with a real torchrun, whoever has rank 0 and so the store,
 // and kills a worker of either.
 func TestMeetStaticTorchrun(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name                  string
 		nodes, theirs, victim int

@@ -106,7 +106,8 @@ func (j *nodes) trains(size int) {
 	})
 }
 
-// digitsByDefault are the jobs and events of TestNodesDigits without MUSTER_SOAK=1: each mixture, and each event once.
+// digitsByDefault are the jobs and events of TestNodesDigits without MUSTER_SOAK=1: both mixtures of muster and torchrun, and
+// each event but for "undisturbed".
 var digitsByDefault = map[string][]string{
 	"muster hosts a torchrun": {"a node is added, then killed"},
 	"torchrun hosts musters":  {"a worker is killed"},
@@ -115,6 +116,7 @@ var digitsByDefault = map[string][]string{
 // TestNodesDigits trains the digits model on three hosts under one launcher or a mixture, whatever happens to one of
 // them.
 func TestNodesDigits(t *testing.T) {
+	t.Parallel()
 	testutil.Torchrun(t)
 	for _, d := range digitsJobs {
 		for event, happen := range digitsEvents {

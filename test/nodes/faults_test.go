@@ -181,8 +181,12 @@ const (
 	faultSoon  = 3 * time.Minute // bounds a hang: the slowest healing takes half of it
 )
 
+// cutFromGuest is a cut link between musters, while a torchrun is their guest.
+const cutFromGuest = "cut/" + after + "/mmt1"
+
 // fewerFaults leaves of each fault one cell, of moments that take turns, and of each mixture of launchers one at least.
-// Where a fault has cells without a torchrun it is one of those, as each torchrun imports torch.
+// Where a fault has cells without a torchrun it is one of those, as each torchrun imports torch; a cell with a cut link has one
+// as a guest.
 func fewerFaults(all []faultCase) (some []faultCase) {
 	var order, mixtures []string
 	cells := map[string][]faultCase{}
@@ -196,6 +200,7 @@ func fewerFaults(all []faultCase) (some []faultCase) {
 		cells[c.fault], cells[c.kinds] = append(cells[c.fault], c), append(cells[c.kinds], c)
 	}
 	order = append(order, mixtures...)
+	some = append(some, all[slices.IndexFunc(all, func(c faultCase) bool { return c.String() == cutFromGuest })])
 	has := func(key string) bool {
 		return slices.ContainsFunc(some, func(c faultCase) bool { return c.fault == key || c.kinds == key })
 	}

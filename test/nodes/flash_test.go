@@ -138,7 +138,7 @@ func TestNodesFlashCheckpoint(t *testing.T) {
 func TestNodesFlashNoToken(t *testing.T) {
 	testutil.Torch(t)
 	t.Parallel()
-	const steps, count = 30, 3
+	const steps, count = 30, 3 // two do not go on without the third
 	j := newFlashNodes(t, count, steps)
 	j.own = []string{"--ckpt=on", "--warm=auto"}
 	j.hold(10)
@@ -254,7 +254,7 @@ func TestNodesPause(t *testing.T) {
 	testutil.Torch(t)
 	t.Parallel()
 	const steps = 40
-	count := fewer(3)
+	const count = 3
 	j := newFlashNodes(t, count, steps, "--ckpt-replicas=2")
 	steer := func(host int, verb, says string) {
 		t.Helper()

@@ -16,6 +16,7 @@ import (
 // muster's store listens: with a check of the nodes by PyTorch, and a worker that fails. --standalone is in
 // testdata/script/dlrover.txtar.
 func TestScenarioDLRover(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name, nnodes    string
 		nodes, restarts int

@@ -159,6 +159,11 @@ func readWarmCases(t *testing.T, file string) []warmCase {
 		}
 		cases = next
 	}
+	for _, c := range cases {
+		if c.workers == 1 && c.attempt == 1 && len(c.status) == 2 && c.status[0] != c.status[1] {
+			t.Fatalf("%s: two ranks end differently, and one is started: it needs workers: 2", c.name)
+		}
+	}
 	return cases
 }
 

@@ -1,3 +1,4 @@
+# workers: 2
 # status: 1 1
 import json
 import os

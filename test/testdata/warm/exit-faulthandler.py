@@ -1,4 +1,4 @@
-# soak: make test has exit-codes.py
+# soak: make test has exit-signals.py
 # options: -X faulthandler
 # status: 139 139
 import ctypes

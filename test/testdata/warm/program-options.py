@@ -1,5 +1,4 @@
 #!/usr/bin/python3 -E
-# soak: make test has isolated.py
 # form: program main.py
 # python: system
 # expect-warm: no (Python is told to ignore the environment)
