@@ -125,11 +125,7 @@ func (c *commitment) writeFiles(ctx context.Context) (files []File, elsewhere bo
 	g.SetLimit(filesAtOnce)
 	for i, s := range c.files {
 		g.Go(func() (err error) {
-			at := c.staged(&files[i], elsewhere)
-			if err := c.disk.Remove(at); err != nil { // of a node that was killed while it wrote this
-				return err
-			}
-			f, err := c.disk.Create(at)
+			f, err := c.disk.Create(c.staged(&files[i], elsewhere)) // nobody else writes it in this attempt
 			if err != nil {
 				return err
 			}

@@ -301,7 +301,12 @@ func (l *leading) act(a planner.Action) {
 		}
 		l.tell(func(c *planner.Leader) { c.Committed(a.Key, a.Attempt, err) })
 	case planner.Abort:
-		l.s.cfg.Log.Error().Int64("step", a.At.Step).Str("path", a.Dir).Str("reason", a.Why).Msg("checkpoint not written")
+		log := l.s.cfg.Log.With().Int64("step", a.At.Step).Str("path", a.Dir).Str("reason", a.Why).Logger()
+		if a.Again {
+			log.Warn().Msg("the checkpoint is written once more")
+		} else {
+			log.Error().Msg("checkpoint not written")
+		}
 		if !l.s.named(a.Dir) {
 			return // nothing was written here
 		}

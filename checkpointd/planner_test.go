@@ -95,6 +95,7 @@ type sim struct {
 	disk    []moment // what was committed
 	seen    moment   // the newest that was shown as complete, and that no node was lost since, nor a copy damaged
 	attempt int
+	files   map[string]*simNode // by attempt and shard: who has begun to write that
 }
 
 // era is that of the round, whose part by chance is larger and smaller than that of the one before by turns.
@@ -186,7 +187,7 @@ func (s *sim) complete() (found []moment) {
 func TestPlanner(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		size := rapid.IntRange(1, 4).Draw(t, "nodes")
-		s := &sim{t: t, k: planner.Key{Dir: "/d", Shards: size}, seen: planner.Never}
+		s := &sim{t: t, k: planner.Key{Dir: "/d", Shards: size}, seen: planner.Never, files: map[string]*simNode{}}
 		s.leader = planner.NewLeader(rapid.IntRange(1, 3).Draw(t, "replicas"), func() string { s.attempt++; return fmt.Sprint(s.attempt) })
 		s.leader.More = true
 		if s.leader.Local = rapid.Bool().Draw(t, "local"); s.leader.Local {
@@ -250,6 +251,9 @@ func TestPlanner(t *testing.T) {
 					n.writing = nil
 					return
 				}
+				if n.ended {
+					return
+				}
 				if n.rank == 0 {
 					step++
 				}
@@ -277,6 +281,21 @@ func TestPlanner(t *testing.T) {
 			"damage": func(t *rapid.T) {
 				if rapid.IntRange(0, 3).Draw(t, "really") == 0 {
 					s.damage(s.nodes[rapid.IntRange(0, size-1).Draw(t, "node")], rapid.IntRange(0, size-1).Draw(t, "shard"))
+				}
+			},
+			"exchange": func(t *rapid.T) { // all hear of each other, and get copies; their workers may have ended
+				ends := rapid.Bool().Draw(t, "ended")
+				for _, n := range s.nodes {
+					n.ended = n.ended || ends && n.writing == nil
+					n.sent = n.report(s.k)
+					deliver(n)
+				}
+				for _, n := range s.nodes {
+					if show(n); n.view != nil && !n.gone {
+						n.carryOut(n.view.Sets[0])
+						n.view = nil
+					}
+					s.fetch(n)
 				}
 			},
 			"load": func(t *rapid.T) { n := s.nodes[rapid.IntRange(0, size-1).Draw(t, "node")]; n.loads++ },
@@ -334,7 +353,7 @@ func TestPlanner(t *testing.T) {
 					n.writing.State = slotReady
 					n.writing = nil
 				}
-				n.ended = i >= 20
+				n.ended = n.ended || i >= 20
 				n.sent = n.report(s.k)
 				s.leader.Report(n.rank, n.sent)
 				s.act(never)
@@ -542,6 +561,78 @@ func TestPlannerDamagedWhileWritten(t *testing.T) {
 	}
 }
 
+// TestPlannerWriterLeaves: a node that writes its part of a step leaves the round, whose workers have ended. It may write
+// on, so nobody else writes the same file: it brings the part to the next round, and where it does not come, the step is
+// written anew from the copies of others.
+func TestPlannerWriterLeaves(t *testing.T) {
+	k, at := planner.Key{Dir: "/d", Shards: 2}, moment{Step: 1}
+	for _, then := range []string{"it comes again", "another node comes", "no round comes"} {
+		attempt := 0
+		l := planner.NewLeader(2, func() string { attempt++; return fmt.Sprint("attempt", attempt) })
+		l.More = true
+		l.BeginRound(2, 0, "")
+		seq := uint64(0)
+		report := func(node int, addr string, ended bool, order *planner.Order, shards ...int) {
+			seq++
+			sr := planner.SetReport{Key: k, Saves: []int{node}, Begun: at, Committed: planner.Never}
+			for _, shard := range shards {
+				sr.Copies = append(sr.Copies, planner.Copy{Shard: shard, At: at})
+			}
+			if order != nil {
+				sr.Attempt = order.Attempt
+				for _, shard := range order.Shards {
+					sr.Written = append(sr.Written, planner.Written{Shard: shard, Result: json.RawMessage(`"written"`)})
+				}
+			}
+			l.Report(node, &planner.Report{Seq: seq, Addr: addr, Ended: ended, Sets: []planner.SetReport{sr}})
+		}
+		report(0, "first", false, nil, 0, 1)
+		report(1, "second", false, nil, 0, 1)
+		l.Opened(k, "", nil)
+		report(1, "second", true, nil, 0, 1)
+		report(0, "first", true, nil, 0, 1)
+		first, second := l.View(0).Sets[0].Write, l.View(1).Sets[0].Write
+		if first == nil || second == nil || !slices.Equal(first.Shards, []int{0}) || !slices.Equal(second.Shards, []int{1}) {
+			t.Fatalf("to be written: %+v, %+v", first, second)
+		}
+		l.Gone(1)
+		report(0, "first", true, first, 0, 1)
+		if o := l.View(0).Sets[0].Write; o != nil {
+			t.Fatalf("the second node may write its part still, and the first is to write %+v", o)
+		}
+		want := []planner.ActionKind{planner.Open, planner.Abort, planner.Commit}
+		switch then {
+		case "it comes again":
+			want = []planner.ActionKind{planner.Open, planner.Commit}
+			l.BeginRound(2, 1, "the workers start again")
+			report(0, "first", true, first, 0, 1)
+			report(1, "second", true, second, 0, 1)
+		case "another node comes":
+			l.BeginRound(2, 1, "the workers start again")
+			report(1, "third", false, nil)
+			report(0, "first", true, first, 0, 1)
+		case "no round comes":
+			l.Last()
+		}
+		if o := l.View(0).Sets[0].Write; then != "it comes again" {
+			if o == nil || o.Attempt == first.Attempt || !slices.Equal(o.Shards, []int{0, 1}) {
+				t.Fatalf("%s: the first node is to write %+v", then, o)
+			}
+			report(0, "first", true, o, 0, 1)
+		}
+		var kinds []planner.ActionKind
+		for _, a := range l.Actions() {
+			kinds = append(kinds, a.Kind)
+			if a.Kind == planner.Abort && !a.Again {
+				t.Errorf("%s: %q, and nothing of another attempt", then, a.Why)
+			}
+		}
+		if v := l.View(0).Sets[0]; !slices.Equal(kinds, want) || v.Failed != "" {
+			t.Errorf("%s: asked for %v, want %v: %q", then, kinds, want, v.Failed)
+		}
+	}
+}
+
 // TestPlannerDamagedReplica: a copy that a node had from another one and has given up, as it was damaged, is got again at
 // once, and not only of the next step.
 func TestPlannerDamagedReplica(t *testing.T) {
@@ -589,7 +680,11 @@ func (s *sim) write(n *simNode, fail bool) {
 		if slices.ContainsFunc(n.written, func(w planner.Written) bool { return w.Shard == shard }) || n.slots.at(shard, o.At) == nil {
 			continue
 		}
-		w := planner.Written{Shard: shard}
+		w, file := planner.Written{Shard: shard}, fmt.Sprint(o.Attempt, " ", shard)
+		if first := s.files[file]; first != nil {
+			s.t.Fatalf("%s writes shard %d in attempt %s, as %s has done", n.addr, shard, o.Attempt, first.addr)
+		}
+		s.files[file] = n
 		switch {
 		case o.Compare && !n.sound(n.slots.at(shard, o.At)):
 			w.Err = "a checksum is wrong"

@@ -13,10 +13,10 @@ type flush struct {
 	why        string
 	attempt    string
 	results    []json.RawMessage // by shard; nil where it is not written yet
-	writers    []string          // by shard: the address of the node that writes it, which stays the same over rounds
+	writers    []string          // by shard: the address of the node that writes it in this attempt, over all rounds
 	committing bool
-	damaged    bool // a writer that reports a failure has lost its copy
-	retries    int  // how often it was begun again since another node had a whole copy
+	lostCopy   bool // a writer is gone, or has lost its copy
+	retries    int  // how often it was begun again in this round since another node had a whole copy
 }
 
 // collect takes what a node has written.
@@ -33,7 +33,7 @@ func (s *set) collect(sr *SetReport) {
 			if s.failed == "" {
 				s.failed = Clean(strings.ReplaceAll(w.Err, "\n", "; "), maxText)
 			}
-			f.damaged = f.damaged || !slices.ContainsFunc(sr.Copies, func(c Copy) bool { return c.Shard == w.Shard && c.At == f.at })
+			f.lostCopy = f.lostCopy || !slices.ContainsFunc(sr.Copies, func(c Copy) bool { return c.Shard == w.Shard && c.At == f.at })
 		}
 		f.results[w.Shard] = w.Result
 	}
@@ -94,27 +94,30 @@ func (l *Leader) flush(s *set) {
 		if !l.all() && !l.ended {
 			continue
 		}
-		holders := l.holders(s, shard, f.at)
-		if len(holders) == 0 && !l.all() && l.More {
-			continue
-		}
-		if len(holders) == 0 {
-			if s.failed == "" {
-				s.failed = fmt.Sprintf("shard %d of step %d is not in memory any more", shard, f.at.Step)
-			}
-		} else if !slices.ContainsFunc(holders, func(n int) bool { return l.nodes[n].Addr == f.writers[shard] }) {
+		holders, writer := l.holders(s, shard, f.at), f.writers[shard]
+		switch {
+		case slices.ContainsFunc(holders, func(n int) bool { return l.nodes[n].Addr == writer }):
+		case !l.all() && l.More && (len(holders) == 0 || writer != ""): // a node that is away may bring it to the next round
+		case s.failed != "":
+		case len(holders) == 0:
+			s.failed = fmt.Sprintf("shard %d of step %d is not in memory any more", shard, f.at.Step)
+		case writer != "": // it may write on: another node must not write the same file
+			s.failed = fmt.Sprintf("the node that was to write shard %d of step %d is gone, or has lost its copy", shard, f.at.Step)
+			f.lostCopy = true
+		default:
 			f.writers[shard] = l.nodes[holders[0]].Addr
 		}
 	}
 	switch {
 	case s.failed != "" && (l.all() || l.ended): // before nobody knows what is complete
-		l.act(Abort, s, func(a *Action) { a.Attempt, a.At, a.Why = f.attempt, f.at, s.failed })
 		s.failedAt, s.lost = f.at, !slices.Contains(s.whole, f.at)
+		again := !s.lost && f.lostCopy && f.retries < l.size && s.pending == nil && f.at.Compare(s.committed) > 0 // other nodes have it whole
+		l.act(Abort, s, func(a *Action) { a.Attempt, a.At, a.Why, a.Again = f.attempt, f.at, s.failed, again })
 		s.running = nil
 		switch {
 		case s.lost:
 			s.trigger = f.why // an older one will do
-		case f.damaged && f.retries < l.size && s.pending == nil && f.at.Compare(s.committed) > 0: // other nodes have it whole
+		case again:
 			s.pending = &flush{at: f.at, why: f.why, retries: f.retries + 1}
 		}
 		l.flush(s)

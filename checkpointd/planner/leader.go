@@ -88,6 +88,9 @@ func (l *Leader) BeginRound(size int, era uint64, why string) {
 		}
 		s.complete, s.whole, s.dead = nil, nil, nil
 		s.spreadAgain, s.fellBack = true, Never
+		if s.running != nil {
+			s.running.retries = 0
+		}
 		if why != "" {
 			s.trigger = why
 		}

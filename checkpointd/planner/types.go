@@ -220,4 +220,6 @@ type Action struct {
 	Results []json.RawMessage
 	// Why is why a step is written that no worker wanted on disk, or, of Abort, why it is not.
 	Why string
+	// Again says of Abort that the step is written once more at once.
+	Again bool
 }
