@@ -111,7 +111,7 @@ func (l *Leader) flush(s *set) {
 	switch {
 	case s.failed != "" && (l.all() || l.ended): // before nobody knows what is complete
 		s.failedAt, s.lost = f.at, !slices.Contains(s.whole, f.at)
-		again := !s.lost && f.lostCopy && f.retries < l.size && s.pending == nil && f.at.Compare(s.committed) > 0 // other nodes have it whole
+		again := !s.lost && f.lostCopy && f.retries < l.size && s.pending == nil && f.at.Compare(s.committed) > 0 // others have it whole
 		l.act(Abort, s, func(a *Action) { a.Attempt, a.At, a.Why, a.Again = f.attempt, f.at, s.failed, again })
 		s.running = nil
 		switch {
