@@ -120,10 +120,10 @@ RACE = $(addprefix ./,checkpointd $(addprefix horovod/,elastic kv notify) $(addp
 	netcheck netcheck/netprobe $(addprefix rendezvous/,etcdstore membership memstore tcpstore) sshexec)
 
 # Two lanes run beside each other: the tests that drive muster (DRIVEN), half of whose time is waiting, package after package, and
-# everything else, two packages at a time: three take as long, and what measures a network fails for want of a processor. LATE of DRIVEN runs
-# at the end of the second lane, two packages at a time, so that both lanes end at about the same time and wait little there. All parts run, also behind one that failed: who waited for the
-# first wants to hear of the others, too. `make lint` vets; a test binary needs no second look. A process under the race detector lingers for
-# a second when it ends, unless GORACE says otherwise.
+# everything else, two packages at a time: three take as long, and what measures a network fails for want of a processor. LATE of DRIVEN
+# runs at the end of the second lane, two packages at a time, so that both lanes end at about the same time and wait little there. All
+# parts run, also behind one that failed: who waited for the first wants to hear of the others, too. `make lint` vets; a test binary needs
+# no second look. A process under the race detector lingers for a second when it ends, unless GORACE says otherwise.
 # Packages whose tests start the whole program again and again.
 DRIVEN = ./cmd/muster ./test/...
 LATE = ./test/jobs ./test/kill ./test/meet ./test/report
