@@ -28,11 +28,10 @@ func verified(t *testing.T, dir string) int {
 // where they lie. Trainer's modules ask when they are imported whether there is DeepSpeed.
 func trainerForks(t *testing.T, peer string) ([]string, *testutil.Forks) {
 	t.Helper()
-	if peer != "deepspeed" {
-		folder := packagesOf(t, peer)
-		return []string{folder}, trainForks(t).With("transformers.trainer", folder)
+	folders, forks := []string{packagesOf(t, "accelerate")}, trainForks(t)
+	if peer == "deepspeed" {
+		folders, forks = deepspeedForks(t)
 	}
-	folders, forks := deepspeedForks(t)
 	return folders, forks.With("transformers.trainer", strings.Join(folders, ":"))
 }
 

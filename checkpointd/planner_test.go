@@ -483,6 +483,21 @@ func TestPlannerWithinNode(t *testing.T) {
 	}
 }
 
+// copiesReport is what a node says that has copies of shards of a moment, and has written what it was told to.
+func copiesReport(k planner.Key, node int, at moment, order *planner.Order, shards []int) planner.SetReport {
+	sr := planner.SetReport{Key: k, Saves: []int{node}, Begun: at, Committed: planner.Never}
+	for _, shard := range shards {
+		sr.Copies = append(sr.Copies, planner.Copy{Shard: shard, At: at})
+	}
+	if order != nil {
+		sr.Attempt = order.Attempt
+		for _, shard := range order.Shards {
+			sr.Written = append(sr.Written, planner.Written{Shard: shard, Result: json.RawMessage(`"written"`)})
+		}
+	}
+	return sr
+}
+
 // TestPlannerDamagedWhileWritten: a copy is found damaged while it is written, and another node has a whole one: the
 // step is written from that one at once. Where that, too, is damaged each time, it is given up after some attempts.
 func TestPlannerDamagedWhileWritten(t *testing.T) {
@@ -494,18 +509,10 @@ func TestPlannerDamagedWhileWritten(t *testing.T) {
 	seq := uint64(0)
 	report := func(node int, ended bool, order *planner.Order, damaged bool, shards ...int) *planner.Order {
 		seq++
-		sr := planner.SetReport{Key: k, Saves: []int{node}, Begun: at, Committed: planner.Never}
-		for _, shard := range shards {
-			sr.Copies = append(sr.Copies, planner.Copy{Shard: shard, At: at})
-		}
-		if order != nil {
-			sr.Attempt = order.Attempt
-			for _, shard := range order.Shards {
-				w := planner.Written{Shard: shard, Result: json.RawMessage(`"written"`)}
-				if damaged {
-					w = planner.Written{Shard: shard, Err: "a checksum is wrong"}
-				}
-				sr.Written = append(sr.Written, w)
+		sr := copiesReport(k, node, at, order, shards)
+		for i := range sr.Written {
+			if damaged {
+				sr.Written[i] = planner.Written{Shard: sr.Written[i].Shard, Err: "a checksum is wrong"}
 			}
 		}
 		l.Report(node, &planner.Report{Seq: seq, Addr: fmt.Sprint(node), Ended: ended, Sets: []planner.SetReport{sr}})
@@ -574,16 +581,7 @@ func TestPlannerWriterLeaves(t *testing.T) {
 		seq := uint64(0)
 		report := func(node int, addr string, ended bool, order *planner.Order, shards ...int) {
 			seq++
-			sr := planner.SetReport{Key: k, Saves: []int{node}, Begun: at, Committed: planner.Never}
-			for _, shard := range shards {
-				sr.Copies = append(sr.Copies, planner.Copy{Shard: shard, At: at})
-			}
-			if order != nil {
-				sr.Attempt = order.Attempt
-				for _, shard := range order.Shards {
-					sr.Written = append(sr.Written, planner.Written{Shard: shard, Result: json.RawMessage(`"written"`)})
-				}
-			}
+			sr := copiesReport(k, node, at, order, shards)
 			l.Report(node, &planner.Report{Seq: seq, Addr: addr, Ended: ended, Sets: []planner.SetReport{sr}})
 		}
 		report(0, "first", false, nil, 0, 1)

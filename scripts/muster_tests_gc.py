@@ -1,6 +1,7 @@
 """Fewer looks for garbage in the Python processes of tests: an import of torch makes objects that stay, and looking at
 them over and over, and once more when the process ends, is a quarter of its processor time. deps.sh puts this file into
-the environments with PyTorch; it does something in tests only, so that `make bench` measures Python as it is, and workers of `make soak` end with the collection that those of users end with.
+the environments with PyTorch; it does something in tests only, so that `make bench` measures Python as it is, and
+workers of `make soak` end with the collection that those of users end with.
 """
 import atexit
 import gc

@@ -164,21 +164,16 @@ func TestNodesFlashNoToken(t *testing.T) {
 	}
 }
 
-// fewer is a number of hosts, one fewer than with MUSTER_SOAK=1: each imports torch.
-func fewer(hosts int) int {
-	if drive.Soak() {
-		return hosts
-	}
-	return hosts - 1
-}
-
 // TestNodesFlashKilled kills the agents of all hosts, and with MUSTER_SOAK=1 then one: nothing was written to disk, and
 // each time all ranks go on from the newest step that was in memory.
 func TestNodesFlashKilled(t *testing.T) {
 	testutil.Torch(t)
 	t.Parallel()
 	const steps = 30
-	count := fewer(3)
+	count := 2
+	if drive.Soak() {
+		count = 3
+	}
 	j := newFlashNodes(t, count, steps)
 	inMemory := func(step int64) {
 		t.Helper()
