@@ -126,6 +126,9 @@ func (c *commitment) writeFiles(ctx context.Context) (files []File, elsewhere bo
 	for i, s := range c.files {
 		g.Go(func() (err error) {
 			f, err := c.disk.Create(c.staged(&files[i], elsewhere)) // nobody else writes it in this attempt
+			if errors.Is(err, fs.ErrExist) {
+				return fmt.Errorf("two shards have the same file: give each rank a path of its own: %w", err)
+			}
 			if err != nil {
 				return err
 			}

@@ -148,6 +148,19 @@ func testCommitment(d disk, dir string, step int64, shards int, paths func(shard
 
 func noPath(shard int) string { return rankFile(shard) }
 
+// TestCommitSharedFile: two shards that are to become the same file are refused in words, and nothing of them is left.
+func TestCommitSharedFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	c := testCommitment(posix{}, dir, 1, 2, func(int) string { return "model.pt" })
+	if err := c.run(t.Context()); err == nil || !strings.Contains(err.Error(), "two shards have the same file") {
+		t.Errorf("%v", err)
+	}
+	if _, err := os.Stat(c.stage().path()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("what was written is left: %v", err)
+	}
+}
+
 // TestCommitCutOff commits and prunes steps, is killed at any of its calls, and opens the directory again, many times
 // over: what is listed as whole is whole and of one attempt, the newest committed step is never lost, and nothing is
 // left lying about.
