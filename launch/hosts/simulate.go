@@ -224,16 +224,18 @@ func (s *simulation) scale(ctx context.Context, c *control.Client, r control.Req
 	if err != nil {
 		return "", err
 	}
+	fewer := max(before.Nodes-n, 0)
 	s.nodesMu.Lock()
 	r.Starts = len(s.lackingLocked(n, n-before.Nodes)) > 0
+	s.leaving += fewer // they may have left before we are told that they will
 	s.nodesMu.Unlock()
 	text, err := c.Do(ctx, r)
-	if err != nil {
-		return "", err
-	}
 	s.nodesMu.Lock()
 	defer s.nodesMu.Unlock()
-	s.leaving += max(before.Nodes-n, 0)
+	if err != nil {
+		s.leaving = max(s.leaving-fewer, 0)
+		return "", err
+	}
 	var names []string
 	for _, i := range s.lackingLocked(n, n-before.Nodes) {
 		if err := s.startLocked(i, WantedVariable+"="+strconv.Itoa(n)); err != nil {
