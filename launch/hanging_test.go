@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -238,8 +239,7 @@ func TestPackSeen(t *testing.T) {
 	frames := func(n int, word string) (all []evidence.Frame) {
 		for i := range n {
 			all = append(all, evidence.Frame{
-				Func: fmt.Sprintf("%s%d", word, i*7919), File: fmt.Sprintf("/%s/%d.py", word, i*104729),
-				Line: i,
+				Func: word + strconv.Itoa(i*7919), File: "/usr/lib/python3/" + word + "/" + strconv.Itoa(i*104729) + ".py", Line: i,
 			})
 		}
 		return all
@@ -248,7 +248,7 @@ func TestPackSeen(t *testing.T) {
 	n.Node = "a\x1b[2J"
 	for rank := range 24 {
 		r := evidence.Rank{Rank: rank, PID: 100 + rank}
-		for i := range 10 {
+		for i := range 17 { // so many that nobody compresses them in vain
 			p := evidence.Process{PID: 100 + rank + 1000*i, State: "S"}
 			for k := range 12 {
 				p.Threads = append(p.Threads, evidence.Thread{TID: p.PID + 11 - k, Kernel: []string{fmt.Sprint(rank * k * 7)}})
@@ -278,7 +278,7 @@ func TestPackSeen(t *testing.T) {
 			t.Errorf("%d ranks in %d bytes", len(got.Ranks), most)
 		}
 	}
-	bomb, err := packSeen(&evidence.Node{Notes: []string{strings.Repeat("0", 8<<20)}}, 1<<30)
+	bomb, err := packSeen(&evidence.Node{Notes: []string{strings.Repeat("0", plainTimes*seenOfNode)}}, 1<<30)
 	if err != nil {
 		t.Fatal(err)
 	}
