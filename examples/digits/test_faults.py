@@ -17,6 +17,19 @@ for step in range(int(sys.argv[1]), 6):
     rehearsal.after(step)
 """
 
+# Forks a worker for each status, and prints how each has ended.
+ENDS = """
+import json, os, sys, faults
+ended = {}
+for status, crash in json.loads(sys.argv[1]).items():
+    pid = os.fork()
+    if pid == 0:
+        faults.Faults({"MUSTER_FAKE_FAULT": crash}).after(1)
+        os._exit(0)
+    ended[status] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+print(json.dumps(ended))
+"""
+
 
 def fault(kind, **words):
     words.update(kind=kind)
@@ -42,11 +55,17 @@ class Worker(unittest.TestCase):
         self.assertEqual(train(fault("crash", after_s=3600)), (0, 5))
 
     def test_ends_with_whatever_status(self):
+        self.assertEqual(train(fault("crash", status=143)), (-15, 1))
+        want = {}
         for status in range(1, 256):
             if status - 128 in (2, 9, 15, 64):
-                self.assertEqual(train(fault("crash", status=status)), (128 - status, 1))
+                want[str(status)] = 128 - status
             elif status in (128, 147, 148, 149, 150) or status > 192:  # no signal, or one that stops a process
-                self.assertEqual(train(fault("crash", status=status)), (status, 1))
+                want[str(status)] = status
+        crashes = {status: json.dumps([fault("crash", status=int(status))]) for status in want}
+        done = subprocess.run([sys.executable, "-c", ENDS, json.dumps(crashes)], cwd=os.path.dirname(faults.__file__), check=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+        self.assertEqual(json.loads(done.stdout), want)
 
     def test_leaves_others_alone(self):
         self.assertEqual(train(fault("crash", local_rank=1)), (0, 5))
