@@ -19,14 +19,13 @@ SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || 
 export SOURCE_DATE_EPOCH
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-build() { # TAGS OUTPUT; the environment says for what
-	CGO_ENABLED=0 GOOS=linux go build -trimpath -buildvcs=false -tags "$1" -ldflags "-s -w -buildid= -X main.version=$version" -o "$2" ./cmd/muster
-}
+linked="-s -w -X main.version=$version"
 
-# Man pages and completions are text, the same for all architectures: a muster for this machine writes them.
+# Man pages and completions are text, the same for all architectures: a muster for this machine writes them. go run keeps
+# what it has linked for the next time.
 shared=$work/shared
 mkdir -p "$shared/completion"
-GOARCH=$(go env GOHOSTARCH) build "${GO_TAGS:-grpcnotrace},man" "$work/pages"
+CGO_ENABLED=0 GOOS=linux GOARCH=$(go env GOHOSTARCH) go run -exec cp -trimpath -buildvcs=false -ldflags "$linked" -tags "${GO_TAGS:-grpcnotrace},man" ./cmd/muster "$work/pages"
 "$work/pages" man "$shared/man"
 for shell in bash zsh fish; do "$work/pages" completion "$shell" >"$shared/completion/$shell"; done
 go list -m -json all >"$work/modules.json"
@@ -45,7 +44,7 @@ for arch in $archs; do
 	else
 		say "$arch: without the NVML probe, nvidia-smi is asked instead"
 	fi
-	GOARCH=$arch build "$tags" "$out/muster-linux-$arch"
+	CGO_ENABLED=0 GOOS=linux GOARCH=$arch go build -trimpath -buildvcs=false -ldflags "$linked -buildid=" -tags "$tags" -o "$out/muster-linux-$arch" ./cmd/muster
 	go run ./scripts/elfcheck "$out/muster-linux-$arch"
 	go run ./scripts/dist -version "$version" -arch "$arch" -epoch "$SOURCE_DATE_EPOCH" -shared "$shared" -modules "$work/modules.json" \
 		-goroot "$(go env GOROOT)" -maintainer "${MAINTAINER:-}" "${probe[@]}" "$out"

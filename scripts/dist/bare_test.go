@@ -48,6 +48,9 @@ func TestInstallers(t *testing.T) {
 			"HOME=" + home, "XDG_CONFIG_HOME=", "XDG_DATA_HOME=", "XDG_CACHE_HOME=", "PIP_CONFIG_FILE=/dev/null", "PIP_NO_INDEX=1",
 			"UV_OFFLINE=1", "UV_PYTHON_DOWNLOADS=never", "UV_NO_CONFIG=1", "PATH=" + bin + ":/usr/local/bin:/usr/bin:/bin",
 		}
+		if name == "pipx" && os.Getenv("MUSTER_SOAK") == "" {
+			environ = append(environ, "PIPX_SHARED_LIBS="+sharedPip(t, bin))
+		}
 		must(t, environ, c.install[0], c.install[1:]...)
 		program := filepath.Join(home, ".local/bin/muster")
 		if said := must(t, environ, program, "--version"); strings.TrimSpace(said) != "muster version "+testVersion {
@@ -64,6 +67,21 @@ func TestInstallers(t *testing.T) {
 			t.Errorf("%s has left the command behind", name)
 		}
 	}
+}
+
+// sharedPip is a virtual environment with the pip of another one, as pipx makes it for all that it installs. In a soak
+// test pipx makes it, which takes seconds.
+func sharedPip(t *testing.T, bin string) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "shared")
+	must(t, nil, bin+"/python", "-m", "venv", "--without-pip", dir)
+	site := the(t, dir, "lib/python3*/site-packages")
+	for from, to := range map[string]string{the(t, bin, "../lib/python3*/site-packages/pip"): site + "/pip", bin + "/pip": dir + "/bin/pip"} {
+		if err := os.Symlink(from, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
 }
 
 // pip installs the wheel within 3 s of a processor, to the first answer of muster.

@@ -31,7 +31,7 @@ func image(r *release) (name string, content []byte, err error) {
 	if err != nil {
 		return "", nil, err
 	}
-	layer, err := gzipped(plain)
+	layer, err := r.gzipped(plain)
 	if err != nil {
 		return "", nil, err
 	}

@@ -33,6 +33,7 @@ type release struct {
 	goroot     string
 	out        string
 	binary     []byte
+	deflated   []byte // the binary, compressed by the first who needs it
 	notices    []byte
 	sbom       []byte
 	sbomName   string

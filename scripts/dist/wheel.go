@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -37,6 +38,7 @@ func wheel(r *release) (name string, content []byte, err error) {
 
 	var out bytes.Buffer
 	w := zip.NewWriter(&out)
+	w.RegisterCompressor(zip.Deflate, func(to io.Writer) (io.WriteCloser, error) { return r.deflate(to) })
 	made := r.made
 	if oldest := time.Date(1980, 1, 1, 0, 0, 0, 0, time.UTC); made.Before(oldest) { // zip files know no earlier time
 		made = oldest

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -8,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -45,6 +47,50 @@ func users(t *testing.T) venv {
 	return newVenv(t)
 }
 
+var installedOnce = sync.OnceValues(func() (string, error) {
+	dir := filepath.Join(scratch, "installed")
+	wheels, err := filepath.Glob(filepath.Join(scratch, "first", "*"+machines[runtime.GOARCH]+".whl"))
+	if err != nil || len(wheels) != 1 {
+		return "", fmt.Errorf("%q, %w", wheels, err)
+	}
+	runner, err := pipRunner()
+	if err != nil {
+		return "", err
+	}
+	for _, line := range [][]string{
+		{"python3", "-m", "venv", "--without-pip", dir},
+		{dir + "/bin/python", runner, "--disable-pip-version-check", "install", "--no-index", wheels[0]},
+	} {
+		cmd := exec.Command(line[0], line[1:]...)
+		cmd.Env = append(os.Environ(), "PIP_CONFIG_FILE=/dev/null")
+		if said, err := cmd.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("%q: %w\n%s", line, err, said)
+		}
+	}
+	return dir, nil
+})
+
+// installed is a virtual environment with our wheel, for tests whose subject is not how it is installed: a copy of one
+// for all. In a soak test pip installs into each.
+func installed(t *testing.T) venv {
+	t.Helper()
+	wheel := ourWheel(t)
+	if os.Getenv("MUSTER_SOAK") != "" {
+		v := bare(t)
+		if said, err := v.pip("install", "--no-index", wheel); err != nil {
+			t.Fatalf("%v\n%s", err, said)
+		}
+		return v
+	}
+	first, err := installedOnce()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "venv")
+	must(t, nil, "cp", "-a", first, dir)
+	return venv{t: t, dir: dir, site: the(t, dir, "lib/python3*/site-packages")}
+}
+
 // environ is what an activated environment has. Without a network pip asks nobody, and without its settings it looks
 // nowhere.
 func (v venv) environ(more ...string) []string {
@@ -61,11 +107,22 @@ func (v venv) pip(args ...string) (string, error) {
 }
 
 func (v venv) pipLine() []string {
+	v.t.Helper()
 	if v.own {
 		return []string{v.dir + "/bin/python", "-m", "pip", "--disable-pip-version-check"}
 	}
-	return []string{"python3", "-m", "pip", "--disable-pip-version-check", "--python", v.dir}
+	runner, err := pipRunner()
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	return []string{v.dir + "/bin/python", runner, "--disable-pip-version-check"}
 }
+
+// pipRunner is what a Python's own pip runs in the other Python that --python names: to run it saves an import of pip.
+var pipRunner = sync.OnceValues(func() (string, error) {
+	said, err := exec.Command("python3", "-c", "import os, pip; print(os.path.join(os.path.dirname(pip.__file__), '__pip-runner__.py'))").Output()
+	return strings.TrimSpace(string(said)), err
+})
 
 func (v venv) pipEnviron() []string {
 	if v.own {
@@ -161,12 +218,9 @@ func listing(t *testing.T, dir string) string {
 func TestWheelSavesWithoutTheLauncher(t *testing.T) {
 	t.Parallel()
 	torch := testutil.Torch(t)
-	wheel, v := ourWheel(t), bare(t)
-	if said, err := v.pip("install", "--no-index", wheel); err != nil {
-		t.Fatalf("%v\n%s", err, said)
-	}
+	v := installed(t)
 	site := strings.TrimSpace(must(t, nil, torch, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"))
-	if err := os.WriteFile(filepath.Join(v.site, "torch.pth"), []byte(site+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(v.site, "torch.pth"), []byte("import site; site.addsitedir('"+site+"')\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	said, err := v.python("-c", `
@@ -192,10 +246,7 @@ print(c.Checkpointer(sys.argv[1]).load_checkpoint()["w"].sum().item())`, t.TempD
 // muster.
 func TestOlderMusterInFront(t *testing.T) {
 	t.Parallel()
-	wheel, v, older := ourWheel(t), bare(t), t.TempDir()
-	if said, err := v.pip("install", "--no-index", wheel); err != nil {
-		t.Fatalf("%v\n%s", err, said)
-	}
+	v, older := installed(t), t.TempDir()
 	if err := os.WriteFile(older+"/muster", []byte("#!/bin/sh\necho muster version v1.0.0\n"),
 		0o700); err != nil {
 		t.Fatal(err)
@@ -296,9 +347,7 @@ func TestReadOnlySitePackages(t *testing.T) {
 		t.Errorf("from --target: %s", said)
 	}
 	// muster alias in a directory that cannot be written says what to do.
-	if said, err := v.pip("install", "--no-index", wheel); err != nil {
-		t.Fatalf("%v, %s", err, said)
-	}
+	v = installed(t)
 	v.dir += "/bin" // bind it alone
 	cmd := exec.Command("/bin/sh", "-c", script, "sh", v.dir, v.dir+"/muster", "alias", "--force", "torchrun")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
