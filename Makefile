@@ -138,7 +138,8 @@ test: test-deps $(GOTESTSUM) ## everything, with the real PyTorch; nothing may s
 		-vet=off $(LINK) -shuffle=on -p 2 -parallel 4 -timeout 30m || failed+=" packages"; \
 	(cd rendezvous/etcdstore/etcdtest && $(call TIMED,etcd,./...) -vet=off $(LINK) -shuffle=on) || failed+=" etcdtest"; \
 	$(call TIMED,late,$(LATE)) -vet=off $(LINK) -shuffle=on -p 2 -parallel 6 -timeout 30m || failed+=" $(LATE)"; \
-	$(TORCH)/bin/python -m unittest discover -s examples/digits || failed+=" examples/digits"; \
+	PYTHONPATH=test/testdata/torch $(TORCH)/bin/python -c 'import uncompiled, unittest; unittest.main(None, argv=["", "discover", "-s", "examples/digits"])' || \
+		failed+=" examples/digits"; \
 	$(SPARK)/bin/python -m unittest discover -s examples/spark-preprocess || failed+=" examples/spark-preprocess"; \
 	wait $$muster || failed+=" muster"; trap - EXIT; \
 	{ set +x; } 2>/dev/null; grep -hs . build/test/*.again | sed 's/^/make test: run again: /' >&2 || true; \
@@ -172,6 +173,7 @@ short: ## the fast part of the tests, 45 s on two processors; tells their proces
 soak: build test-deps ## the tests with their full random counts, 100 crash runs, and training with many failures (hours)
 	MUSTER_SOAK=1 MUSTER_TEST_REQUIRE=1 CGO_ENABLED=1 go test $(LINK) -race -shuffle=on -count=1 -timeout 4h ./...
 	cd cmd/manifest/manifesttest && go test -count=1 ./...
+	$(TORCH)/bin/python -m unittest discover -s examples/digits
 	MUSTER_SOAK=1 MUSTER_TEST_REQUIRE=1 $(SPARK)/bin/python -m unittest discover -s examples/spark-preprocess
 	go run ./bench -muster bin/muster -torch $(TORCH) -only survival,goodput -jobs 100 -json build/soak.json
 
