@@ -20,6 +20,13 @@ func checked(t *testing.T, minNodes, maxNodes int) *job {
 	return j
 }
 
+// patient is checked for a job that goes on for many minutes: its nodes beat less often, of which it has no need.
+func patient(t *testing.T, minNodes, maxNodes int) *job {
+	j := checked(t, minNodes, maxNodes)
+	j.cfg.KeepAlive = 20 * time.Second
+	return j
+}
+
 // quiet says that no verdict comes to an agent within a time.
 func (a *agent) quiet(d time.Duration) {
 	a.j.t.Helper()
@@ -192,7 +199,7 @@ func TestExaminationIsCalledOff(t *testing.T) {
 // another name, and another machine of its name is not meant.
 func TestQuarantine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		j := checked(t, 2, 4)
+		j := patient(t, 2, 4)
 		a, b := j.start("a"), j.start("b")
 		j.mustMeet(a, b)
 		gone := []rendezvous.Exclusion{{Node: "c", IDs: []string{"GPU-1", "GPU-2"}, Reason: "ecc"}}
@@ -277,7 +284,7 @@ func TestExcludedWhileItIsExamined(t *testing.T) {
 func TestQuarantineOutlivesTheCoordinator(t *testing.T) {
 	for _, told := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			j := checked(t, 2, 4)
+			j := patient(t, 2, 4)
 			a, first := j.coordinator("a")
 			b, c := j.start("b"), j.start("c")
 			meet(t.Context(), b, c)
@@ -383,7 +390,7 @@ func TestNoQuarantine(t *testing.T) {
 // that has no name takes nothing from the others that are remembered.
 func TestQuarantineOfManyAccelerators(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		j := checked(t, 2, 4)
+		j := patient(t, 2, 4)
 		a, b := j.start("a"), j.start("b")
 		j.mustMeet(a, b)
 		var ids []string
@@ -449,7 +456,7 @@ func TestQuarantineFromTheFirstRound(t *testing.T) {
 // the next time is the first.
 func TestQuarantineForgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		j := checked(t, 2, 4)
+		j := patient(t, 2, 4)
 		a, b := j.start("a"), j.start("b")
 		j.mustMeet(a, b)
 		exclude := func() {
