@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -26,7 +27,7 @@ type Forks struct {
 
 	start    sync.Once
 	requests *os.File // a socket of packets
-	programs string   // the name of the abstract socket at which programs ask
+	programs string   // the socket at which programs ask
 	held     *os.File // the process is killed when it is closed; nil where it is no fork
 	err      error
 }
@@ -60,10 +61,7 @@ func forksOf(key forksKey) *Forks {
 	forksLock.Lock()
 	defer forksLock.Unlock()
 	if allForks[key] == nil {
-		allForks[key] = &Forks{
-			interpreter: key.interpreter, modules: key.modules, path: key.path, of: key.of,
-			programs: fmt.Sprintf("muster-forks-%d-%d", os.Getpid(), len(allForks)),
-		}
+		allForks[key] = &Forks{interpreter: key.interpreter, modules: key.modules, path: key.path, of: key.of}
 	}
 	return allForks[key]
 }
@@ -88,6 +86,12 @@ func (f *Forks) open() {
 		return
 	}
 	defer func() { _ = theirs.Close() }()
+	dir, err := os.MkdirTemp("", "muster-forks-") // which the process removes
+	if err != nil {
+		f.err = err
+		return
+	}
+	f.programs = filepath.Join(dir, "socket")
 	env := append(os.Environ(), "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1", "DS_ACCELERATOR=cpu", "HF_HUB_OFFLINE=1",
 		"PYTHONPATH="+f.path, "FORKS_NAME="+f.programs)
 	if f.of != nil {
@@ -134,8 +138,9 @@ func request(env []string, name string, value any) ([]byte, error) {
 }
 
 // Program writes a program at path that runs as Python would with args before its own arguments, in a fork: for what is
-// started by somebody else, as a launcher's second half is. What it prints to both streams goes to its standard output,
-// and it reads nothing.
+// started by somebody else, as a launcher's second half is. It may be started on a Host, where the fork is then, too. The
+// fork has the program's files, gets the signals that end processes, and is killed when the program is; the program ends
+// as the fork does.
 func (f *Forks) Program(path string, args ...string) error {
 	f.start.Do(f.open)
 	if f.err != nil {

@@ -2,9 +2,14 @@
 
 usage: forks.py MODULE,MODULE: its standard input is a socket. Each message is JSON (argv, env, dir) with two files: where the
 output goes, and a socket by which the exit status is told. Whoever closes the other end of that has the script killed. With
-"modules" and a third file, a socket for requests, the process imports more, and does the same. Programs send a message to the
-abstract socket $FORKS_NAME.
+"modules" and a third file, a socket for requests, the process imports more, and does the same.
+
+Programs send a message to the socket $FORKS_NAME. It has the numbers of their files, and with it come a socket as above, by
+which they also have signals sent to the script; themselves, as a process; and the files. The script has these, and runs
+where the program does: in its namespaces, as the hosts of tests are made of them.
 """
+import ctypes
+import fcntl
 import gc
 import importlib
 import json
@@ -31,52 +36,93 @@ def load(modules):
     gc.freeze()
 
 
-def wait(caller, pid):
-    """Waits for a script, and tells its status; kills it when the caller hangs up."""
-    ended = os.pidfd_open(pid)
-    ready, _, _ = select.select([ended, caller], [], [])
-    if ended not in ready:
-        os.kill(pid, signal.SIGKILL)
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+def end(programs_at):
+    """Ends the process, and leaves no socket."""
     try:
-        caller.sendall(b"%d" % (status if status >= 0 else 128 - status))
-    except OSError:
+        os.unlink(programs_at)
+        os.rmdir(os.path.dirname(programs_at))
+    except OSError:  # who waits for a process does the same when that was killed
         pass
     os._exit(0)
 
 
+def wait(caller, pid, request):
+    """Waits for a script, and tells its status; kills it when the caller hangs up, and passes on signals until then."""
+    ended = os.pidfd_open(pid)
+    watched = [ended, caller]
+    while ended not in select.select(watched, [], [])[0]:
+        number = int(caller.recv(16) or 0)
+        if not number:
+            watched.remove(caller)
+        os.kill(pid, number or signal.SIGKILL)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    try:
+        caller.sendall(b"%d" % (status if status >= 0 or "files" in request else 128 - status))
+    except OSError:
+        pass
+    if "modules" in request:
+        end(request["env"]["FORKS_NAME"])
+    os._exit(0)
+
+
+def enter(process, what):
+    """Enters namespaces of a process."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(process, what):
+        raise OSError(ctypes.get_errno(), "cannot enter namespaces")
+
+
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWPID, CLONE_NEWNET = 0x20000, 0x4000000, 0x8000000, 0x20000000, 0x40000000
+
+
 def serve(modules):
     """Returns in the process of a script only, with what is to be run there."""
+    programs_at = os.environ.pop("FORKS_NAME")
     programs = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    programs.bind("\0" + os.environ.pop("FORKS_NAME"))  # at once: who asks before all is imported waits
+    programs.bind(programs_at)  # at once: who asks before all is imported waits
     load(modules)
     requests = socket.socket(fileno=0)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         ready, _, _ = select.select([requests, programs], [], [])
-        text, files, _, _ = socket.recv_fds(ready[0], 1 << 20, 3)
+        text, files, _, _ = socket.recv_fds(ready[0], 1 << 20, 64)
         if not text:
-            os._exit(0)
+            end(programs_at)
         if os.fork():
             for file in files:
                 os.close(file)
             continue
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        output, caller, *others = files
+        request = json.loads(text)
+        away = False
+        if "files" in request:
+            caller, program, *theirs = files
+            away = request["pids"] != os.readlink("/proc/self/ns/pid")
+            if away:
+                enter(program, CLONE_NEWPID)  # of children
+        else:
+            output, caller, *others = files
+            theirs = [others[0] if others else os.open(os.devnull, os.O_RDONLY), output, os.dup(output)]
         caller = socket.socket(fileno=caller)
         pid = os.fork()
         if pid:
-            for file in others:
+            for file in theirs:
                 os.close(file)
-            wait(caller, pid)
+            wait(caller, pid, request)
         requests.detach()
         programs.close()
-        input = others[0] if others else os.open(os.devnull, os.O_RDONLY)
-        for source, target in ((input, 0), (output, 1), (output, 2)):
-            os.dup2(source, target)
-        for file in (input, output, caller.detach()):
+        caller.close()
+        if "files" in request:
+            if away:
+                enter(program, CLONE_NEWNET | CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC)
+            os.close(program)
+        high = [fcntl.fcntl(file, fcntl.F_DUPFD, 256) for file in theirs]
+        for file in theirs:
             os.close(file)
-        return json.loads(text)
+        for file, target in zip(high, request.get("files", (0, 1, 2))):
+            os.dup2(file, target)
+            os.close(file)
+        return request
 
 
 def search():

@@ -136,20 +136,43 @@ func Torchrun(t *testing.T, environ []string, args ...string) Outcome {
 	return CommandOf(t, torchrunForks(t), environ, append([]string{"-c", "from torch.distributed.run import main; main()"}, args...)...)
 }
 
-func torchrunForks(t *testing.T) *testutil.Forks {
+func torchrunForks(t testing.TB) *testutil.Forks {
 	t.Helper()
 	return testutil.ForksOf(testutil.Torch(t), "torch.distributed.run,torch.numa.binding", "")
 }
 
-// ForkedPython is a program that runs scripts as Python does, in forks of the process that Torchrun forks from: for its
-// workers. With MUSTER_SOAK=1 it is that Python itself. Both streams of a script go to its standard output.
-func ForkedPython(t *testing.T) string {
+// ForkedPython is a program that runs scripts as the newest torch's Python does, in forks of the process that Torchrun
+// forks from: for workers whose start is not the subject. With MUSTER_SOAK=1 it is that Python itself.
+func ForkedPython(t testing.TB) string {
 	t.Helper()
 	if Soak() {
 		return testutil.Torch(t)
 	}
-	path := filepath.Join(t.TempDir(), "python")
-	if err := torchrunForks(t).Program(path); err != nil {
+	return forkedProgram(t, torchrunForks(t), "python")
+}
+
+// ForkedTorchrun is such a program for the real torchrun.
+func ForkedTorchrun(t testing.TB) string {
+	t.Helper()
+	if Soak() {
+		return testutil.Torchrun(t)
+	}
+	return forkedProgram(t, torchrunForks(t), "torchrun", "-c", "from torch.distributed.run import main; main()")
+}
+
+// ForkedSomeTorch is such a program for SomeTorch.
+func ForkedSomeTorch(t testing.TB) string {
+	t.Helper()
+	if Soak() {
+		return SomeTorch(t)
+	}
+	return forkedProgram(t, testutil.ForksOf(SomeTorch(t), "torch.distributed", ""), "python")
+}
+
+func forkedProgram(t testing.TB, forks *testutil.Forks, name string, args ...string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := forks.Program(path, args...); err != nil {
 		t.Fatal(err)
 	}
 	return path

@@ -54,7 +54,7 @@ func TestNodesCheck(t *testing.T) {
 			}
 			j := newNodes(t, c.nodes, drive.Script(t, "nodes", "steps.py"))
 			j.worker = append(j.worker, j.dir, "20")
-			j.env = []string{"PYTHON_EXEC=" + drive.SomeTorch(t)}
+			j.python = drive.ForkedSomeTorch(t)
 			j.flags = []string{
 				fmt.Sprintf("--nnodes=2:%d", c.nodes), "--nproc-per-node=1", "--rdzv-backend=c10d",
 				"--rdzv-endpoint=node0:29400", "--rdzv-id=check",

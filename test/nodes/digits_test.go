@@ -127,7 +127,10 @@ func TestNodesDigits(t *testing.T) {
 				t.Parallel()
 				j := newNodes(t, 3, drive.Script(t, "nodes", "digits.py"))
 				j.worker = append(j.worker, j.dir, "--steps", fmt.Sprint(digitsSteps), "--save-every", "20")
-				j.own = []string{"--warm=torch"} // one import for all workers of a muster
+				j.python = drive.ForkedPython(t)
+				if drive.Soak() { // which has no forks of ours
+					j.own = []string{"--warm=torch"}
+				}
 				if d.forgetful {
 					j.env = append(j.env, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1")
 				}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,7 +27,11 @@ func newFlashNodes(t *testing.T, hosts, steps int, own ...string) *flashNodes {
 	if err := os.WriteFile(token, []byte("a token of this job, long enough"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	j.own = append([]string{"--ckpt=on", "--warm=auto", "--token-file=" + token}, own...)
+	j.own = append([]string{"--ckpt=on", "--token-file=" + token}, own...)
+	j.python = drive.ForkedPython(t)
+	if drive.Soak() { // which has no forks of ours
+		j.own = append(j.own, "--warm=auto")
+	}
 	j.flags = []string{
 		fmt.Sprintf("--nnodes=%d", hosts), "--nproc-per-node=1", "--max-restarts=3", "--rdzv-backend=c10d", "--rdzv-endpoint=node1:29400",
 		"--rdzv-id=flash",
@@ -140,7 +145,7 @@ func TestNodesFlashNoToken(t *testing.T) {
 	t.Parallel()
 	const steps, count = 30, 3 // two do not go on without the third
 	j := newFlashNodes(t, count, steps)
-	j.own = []string{"--ckpt=on", "--warm=auto"}
+	j.own = slices.DeleteFunc(j.own, func(flag string) bool { return strings.HasPrefix(flag, "--token-file=") })
 	j.hold(10)
 	for host := range count {
 		j.start(host, "muster")

@@ -29,6 +29,7 @@ type nodes struct {
 	clocked            string           // a muster for hosts whose clock is set
 	slow               bool             // the network is
 	join               time.Duration    // how long agents wait for each other; 20 s unless given
+	python             string           // which runs the workers; testutil.Torch unless given
 	agents             []*nodeAgent
 }
 
@@ -106,11 +107,15 @@ func (j *nodes) start(host int, kind string, flags ...string) *nodeAgent {
 		}
 		a.HostCommand = h.Command(muster, slices.Concat(j.own, []string{"torchrun"}, args)...)
 	case "torchrun":
-		a.HostCommand = h.Command(testutil.Torchrun(j.t), args...)
+		torchrun := testutil.Torchrun(j.t)
+		if len(j.clock(host, kind)) == 0 { // a fork is not loaded with a clock of its own
+			torchrun = drive.ForkedTorchrun(j.t)
+		}
+		a.HostCommand = h.Command(torchrun, args...)
 	default:
 		j.t.Fatalf("no launcher %q", kind)
 	}
-	a.Env = append(append(drive.CleanEnviron(), h.Environ()...), "OMP_NUM_THREADS=1", "PYTHON_EXEC="+testutil.Torch(j.t))
+	a.Env = append(append(drive.CleanEnviron(), h.Environ()...), "OMP_NUM_THREADS=1", "PYTHON_EXEC="+cmp.Or(j.python, testutil.Torch(j.t)))
 	a.Env = append(append(a.Env, j.env...), j.hostEnv[host]...)
 	a.Env = append(a.Env, j.clock(host, kind)...)
 	a.Stdout, a.Stderr = &a.out, &a.err

@@ -23,8 +23,8 @@ func TestScenarioDLRover(t *testing.T) {
 		python          string
 		more            []string
 	}{
-		{"fixed", "$NODE_NUM", 2, 1, drive.SomeTorch(t), nil}, // imported twice on each node
-		{"elastic", "2:3", 3, 0, drive.SomeTorch(t), []string{"MUSTER_LAST_CALL=20s"}},
+		{"fixed", "$NODE_NUM", 2, 1, drive.ForkedSomeTorch(t), nil},
+		{"elastic", "2:3", 3, 0, drive.ForkedSomeTorch(t), []string{"MUSTER_LAST_CALL=20s"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -27,7 +27,7 @@ func petLevel(rank, pods, procs int) []string {
 // TestScenarioPyTorchJob runs pods of an operator that know no more than where the master is and which of them they
 // are.
 func TestScenarioPyTorchJob(t *testing.T) {
-	python := drive.SomeTorch(t)
+	python := drive.ForkedSomeTorch(t)
 	t.Parallel()
 	testutil.Long(t)
 	j := newNodes(t, 3)
