@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"muster/internal/python"
+	"muster/internal/testutil"
 )
 
 // TestElasticHelpers gives ours and those of DLRover's own package the same inputs.
@@ -38,7 +39,7 @@ func TestElasticHelpers(t *testing.T) {
 		}
 		return told
 	}
-	theirs, ours := run(packagesOf(t, "dlrover")), run(packages)
+	theirs, ours := run(testutil.PeerPackages(t, "dlrover")), run(packages)
 	if len(theirs) < 100 {
 		t.Errorf("%d cases only", len(theirs))
 	}

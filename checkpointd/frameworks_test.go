@@ -28,7 +28,7 @@ func verified(t *testing.T, dir string) int {
 // where they lie. Trainer's modules ask when they are imported whether there is DeepSpeed.
 func trainerForks(t *testing.T, peer string) ([]string, *testutil.Forks) {
 	t.Helper()
-	folders, forks := []string{packagesOf(t, "accelerate")}, trainForks(t)
+	folders, forks := []string{testutil.PeerPackages(t, "accelerate")}, trainForks(t)
 	if peer == "deepspeed" {
 		folders, forks = deepspeedForks(t)
 	}
@@ -41,7 +41,7 @@ const deepspeedModules = "torch._inductor.compile_fx,deepspeed.module_inject.aut
 // deepspeedForks returns forks of a Python that has imported DeepSpeed, and the folders where it lies, with accelerate.
 func deepspeedForks(t *testing.T) ([]string, *testutil.Forks) {
 	t.Helper()
-	folders := []string{packagesOf(t, "accelerate"), packagesOf(t, "deepspeed")}
+	folders := []string{testutil.PeerPackages(t, "accelerate"), testutil.PeerPackages(t, "deepspeed")}
 	return folders, trainForks(t).With("deepspeed,"+deepspeedModules, strings.Join(folders, ":"))
 }
 

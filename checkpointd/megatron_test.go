@@ -18,7 +18,7 @@ const megatronModules = "megatron.core.models.gpt,megatron.core.optimizer.distri
 // ranks and with one. Of its forms of checkpoints make test has each format once, one of them with the distributed optimizer.
 func TestMegatron(t *testing.T) {
 	t.Parallel()
-	packages := packagesOf(t, "megatron-core")
+	packages := testutil.PeerPackages(t, "megatron-core")
 	forks, folders := trainForks(t).With("megatron_job,"+megatronModules, "testdata:"+packages), []string{packages}
 	root := t.TempDir()
 	s, log := testService(t, nil)

@@ -73,7 +73,7 @@ func TestSharded(t *testing.T) {
 	if out := runRanks(t, s.cfg.Socket, 1, one, filepath.Join(root, "any")); !strings.Contains(out, "restored 6 from disk") {
 		t.Errorf("%s\n%s", out, log.String())
 	}
-	env := append(os.Environ(), "PYTHONPATH="+packagesOf(t, "accelerate")) // it has safetensors
+	env := append(os.Environ(), "PYTHONPATH="+testutil.PeerPackages(t, "accelerate")) // it has safetensors
 	text, err := torchForks(t).Run(t.Context(), env, filepath.Join("testdata", "sharded_check.py"), root)
 	if err != nil || strings.Count(string(text), "equal ") != 5 {
 		t.Errorf("%v\n%s", err, text)
@@ -160,7 +160,7 @@ func TestNoMemoryForAll(t *testing.T) {
 func TestShardedByDLRover(t *testing.T) {
 	t.Parallel()
 	dir, store := filepath.Join(t.TempDir(), "checkpoints"), filepath.Join(t.TempDir(), "store")
-	env := append(os.Environ(), "PYTHONPATH="+packagesOf(t, "dlrover"))
+	env := append(os.Environ(), "PYTHONPATH="+testutil.PeerPackages(t, "dlrover"))
 	if out, err := trainForks(t).Run(t.Context(), env, filepath.Join("testdata", "dlrover_fsdp.py"), dir); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

@@ -24,16 +24,6 @@ func trainForks(t *testing.T) *testutil.Forks {
 	return torchForks(t).With("torch._dynamo", "")
 }
 
-// packagesOf returns the folder where the packages of a peer lie, which all have the torch that torchForks imports.
-func packagesOf(t *testing.T, peer string) string {
-	t.Helper()
-	site, err := filepath.Glob(filepath.Join(filepath.Dir(testutil.Peer(t, peer)), "lib", "python*", "site-packages"))
-	if err != nil || len(site) != 1 {
-		t.Fatal(site, err)
-	}
-	return site[0]
-}
-
 // runPython runs a script of testdata with our packages on its path.
 func runPython(t *testing.T, socket, script string, args ...string) string {
 	t.Helper()

@@ -3,7 +3,6 @@ package dialect_test
 import (
 	"bytes"
 	"encoding/json"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -51,17 +50,17 @@ func accelerateScalars() []string {
 // askAccelerate returns the answers of the real accelerate.
 func askAccelerate(t *testing.T) *oracleAnswers {
 	t.Helper()
-	python := filepath.Join(testutil.Peer(t, "accelerate"), "python")
-	oracleOnce.Do(func() { oracleOnce.oracleAnswers = runOracle(t, python) })
+	testutil.Peer(t, "accelerate")
+	oracleOnce.Do(func() { oracleOnce.oracleAnswers = runOracle(t) })
 	if oracleOnce.answers == nil {
 		t.Fatal("the oracle has no answers")
 	}
 	return &oracleOnce.oracleAnswers
 }
 
-func runOracle(t *testing.T, python string) oracleAnswers {
+func runOracle(t *testing.T) oracleAnswers {
 	t.Helper()
-	o := oracleAnswers{cases: append(accelerateCases(t), generatedAccelerate(200)...)}
+	o := oracleAnswers{cases: append(accelerateCases(t), generatedAccelerate(soaked(60, 200))...)}
 	var in bytes.Buffer
 	ask := func(question any) {
 		if err := json.NewEncoder(&in).Encode(question); err != nil {
@@ -82,14 +81,10 @@ func runOracle(t *testing.T, python string) oracleAnswers {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), python, oracle)
-	cmd.Dir, cmd.Stdin, cmd.Stderr = dir, &in, new(bytes.Buffer)
-	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + dir, "TMPDIR=" + dir, "CUDA_VISIBLE_DEVICES="}
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("the oracle: %v\n%s", err, cmd.Stderr)
-	}
+	dir, site := t.TempDir(), testutil.PeerPackages(t, "accelerate")
+	out := askForked(t, torchForks(t).With("accelerate.commands.launch", site), []string{
+		"PATH=/usr/bin:/bin", "HOME=" + dir, "TMPDIR=" + dir, "CUDA_VISIBLE_DEVICES=", "PYTHONPATH=" + site,
+	}, oracle, in.Bytes())
 	answers := json.NewDecoder(bytes.NewReader(out))
 	read := func(to any) {
 		if err := answers.Decode(to); err != nil {

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -124,6 +123,26 @@ func acceptedByUs(c cmdline, theirs answer) (string, bool) {
 	return "", false
 }
 
+// torchForks returns forks of a Python that has imported torchrun: what is asked of real launchers is asked there.
+func torchForks(t *testing.T) *testutil.Forks {
+	t.Helper()
+	return testutil.ForksOf(testutil.Torch(t), "torch.distributed.run", "")
+}
+
+// askForked returns what an oracle answers to questions.
+func askForked(t *testing.T, forks *testutil.Forks, environ []string, oracle string, questions []byte) []byte {
+	t.Helper()
+	asked := filepath.Join(t.TempDir(), "questions")
+	if err := os.WriteFile(asked, questions, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := forks.Run(t.Context(), environ, "-W", "ignore", oracle, asked)
+	if err != nil {
+		t.Fatalf("the oracle: %v\n%s", err, out)
+	}
+	return out
+}
+
 func askTorchrun(t *testing.T, cases []cmdline) []answer {
 	t.Helper()
 	var in bytes.Buffer
@@ -137,14 +156,7 @@ func askTorchrun(t *testing.T, cases []cmdline) []answer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), testutil.Torch(t), oracle)
-	cmd.Dir = t.TempDir()
-	cmd.Stdin, cmd.Stderr = &in, new(bytes.Buffer)
-	cmd.Env = append(os.Environ(), "TMPDIR="+cmd.Dir, "PYTHON_EXEC=py", "OMP_NUM_THREADS=1")
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("the oracle: %v\n%s", err, cmd.Stderr)
-	}
+	out := askForked(t, torchForks(t), append(os.Environ(), "TMPDIR="+t.TempDir(), "PYTHON_EXEC=py", "OMP_NUM_THREADS=1"), oracle, in.Bytes())
 	var answers []answer
 	lines := bufio.NewScanner(bytes.NewReader(out))
 	lines.Buffer(nil, 1<<20)
@@ -162,7 +174,7 @@ func askTorchrun(t *testing.T, cases []cmdline) []answer {
 }
 
 func TestTorchrunAgreesWithPyTorch(t *testing.T) {
-	cases := slices.Concat(chosenCases(), generatedCases(600))
+	cases := slices.Concat(chosenCases(), generatedCases(soaked(150, 600)))
 	answers := askTorchrun(t, cases)
 	accepted, refused, different := 0, 0, map[string]int{}
 	for i, c := range cases {

@@ -297,10 +297,11 @@ func TestHorovodrunWorkersEnvironment(t *testing.T) {
 		"--log-level", "ERROR",
 		"--no-stall-check", "sh", "-c", "env -0 > " + dir + "/rank.$HOROVOD_RANK",
 	}
-	environ := []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "HOME=" + dir, "KEPT=a b\nc"}
-	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "horovodrun"), args...)
-	cmd.Env, cmd.Dir = environ, dir
-	if out, err := cmd.CombinedOutput(); err != nil {
+	site := testutil.PeerPackages(t, "horovod")
+	environ := []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "HOME=" + dir, "KEPT=a b\nc", "PYTHONPATH=" + site}
+	out, err := torchForks(t).With("horovod.runner.launch", site).Run(t.Context(), environ,
+		append([]string{filepath.Join(bin, "horovodrun")}, args...)...)
+	if err != nil {
 		t.Fatalf("horovodrun: %v\n%s", err, out)
 	}
 	req, err := dialect.Horovodrun(dialect.Invocation{Args: args, Environ: environ, ReadFile: os.ReadFile})

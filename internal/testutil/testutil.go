@@ -108,6 +108,17 @@ func Peer(t testing.TB, name string) string {
 	return filepath.Join(filepath.Dir(found[0]), "bin")
 }
 
+// PeerPackages returns the folder where the packages of a peer lie. They come on top of Torch's, so that Forks.With may import
+// them.
+func PeerPackages(t testing.TB, name string) string {
+	t.Helper()
+	site, err := filepath.Glob(filepath.Join(filepath.Dir(Peer(t, name)), "lib", "python*", "site-packages"))
+	if err != nil || len(site) != 1 {
+		t.Fatal(site, err)
+	}
+	return site[0]
+}
+
 var debian = sync.OnceValues(func() (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()

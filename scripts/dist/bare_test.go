@@ -76,7 +76,9 @@ func sharedPip(t *testing.T, bin string) string {
 	dir := filepath.Join(t.TempDir(), "shared")
 	must(t, nil, bin+"/python", "-m", "venv", "--without-pip", dir)
 	site := the(t, dir, "lib/python3*/site-packages")
-	for from, to := range map[string]string{the(t, bin, "../lib/python3*/site-packages/pip"): site + "/pip", bin + "/pip": dir + "/bin/pip"} {
+	for from, to := range map[string]string{
+		the(t, bin, "../lib/python3*/site-packages/pip"): site + "/pip", bin + "/pip": dir + "/bin/pip",
+	} {
 		if err := os.Symlink(from, to); err != nil {
 			t.Fatal(err)
 		}

@@ -120,8 +120,8 @@ func (v venv) pipLine() []string {
 
 // pipRunner is what a Python's own pip runs in the other Python that --python names: to run it saves an import of pip.
 var pipRunner = sync.OnceValues(func() (string, error) {
-	said, err := exec.Command("python3", "-c", "import os, pip; print(os.path.join(os.path.dirname(pip.__file__), '__pip-runner__.py'))").Output()
-	return strings.TrimSpace(string(said)), err
+	said, err := exec.Command("python3", "-c", "import pip; print(pip.__path__[0])").Output()
+	return filepath.Join(strings.TrimSpace(string(said)), "__pip-runner__.py"), err
 })
 
 func (v venv) pipEnviron() []string {

@@ -1,4 +1,4 @@
-"""Asks the real accelerate what it would start, one JSON value per line in and out; nothing is started.
+"""Asks the real accelerate what it would start, one JSON value per line of a file in, and out; nothing is started.
 
 In:  {"argv": [...], "env": {...}, "dir": working directory, "devices": GPUs to see, "cores": cores to see}
 Out: {"status": 0 or 1 or 2, "message": str, "how": "simple", "torchrun" or "deepspeed", "argv": [...], "env": {...}, "args": {...}}
@@ -94,7 +94,7 @@ def main():
     module = type(sys)("deepspeed.launcher.runner")
     module.DEEPSPEED_ENVIRONMENT_NAME = os.devnull
     sys.modules.update({"deepspeed": type(sys)("deepspeed"), "deepspeed.launcher": type(sys)("deepspeed.launcher"), module.__name__: module})
-    for line in sys.stdin:
+    for line in open(sys.argv[1]):
         asked = json.loads(line)
         if asked == "options":
             out = options()

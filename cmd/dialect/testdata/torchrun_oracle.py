@@ -1,4 +1,4 @@
-"""Reads command lines with the real torchrun, one JSON object per line in and out.
+"""Reads command lines with the real torchrun, one JSON object per line of a file in, and out.
 
 In:  {"program": "torchrun" or "torch.distributed.launch", "argv": [...], "env": {...}}
 Out: {"status": 0, 1 or 2, "help": bool, "message": str, "values": {...} or null, "config": {...} or null}
@@ -114,5 +114,5 @@ def read(case):
     return out
 
 
-for line in sys.stdin:
+for line in open(sys.argv[1]):
     print(json.dumps(read(json.loads(line))))
