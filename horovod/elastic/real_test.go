@@ -25,7 +25,8 @@ import (
 	"muster/internal/testutil"
 )
 
-// machine is this machine in the place of all hosts: its processes are real workers of Horovod 0.28.1.
+// machine is this machine in the place of all hosts: its processes are real workers of Horovod 0.28.1. But in a soak test
+// they are forks of one process, as Horovod and torch take two seconds of processor time to import.
 type machine struct {
 	t      *testing.T
 	tree   *proc.Tree
@@ -35,13 +36,22 @@ type machine struct {
 	out    *testutil.Buffer
 
 	mu    sync.Mutex
-	pids  map[string]int // the last process of each slot
+	begun int               // how many processes
+	pids  map[string]int    // the last process of each slot
+	lines map[string]string // and the file that it writes
 	procs sync.WaitGroup
 }
 
 func newMachine(t *testing.T, script string, args ...string) *machine {
 	t.Helper()
 	python := filepath.Join(testutil.Peer(t, "horovod"), "python")
+	if !testutil.Soak() {
+		forks := testutil.ForksOf(python, "horovod.torch", "")
+		python = filepath.Join(t.TempDir(), "python")
+		if err := forks.Program(python); err != nil {
+			t.Fatal(err)
+		}
+	}
 	tree, err := proc.Open(proc.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -50,7 +60,10 @@ func newMachine(t *testing.T, script string, args ...string) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &machine{t: t, tree: tree, python: python, script: path, args: args, out: new(testutil.Buffer), pids: map[string]int{}}
+	m := &machine{
+		t: t, tree: tree, python: python, script: path, args: args, out: new(testutil.Buffer), pids: map[string]int{},
+		lines: map[string]string{},
+	}
 	t.Cleanup(func() {
 		m.procs.Wait()
 		if err := tree.Close(); err != nil {
@@ -86,7 +99,12 @@ func (m *machine) Start(_ context.Context, host string, local int, env []string,
 		return nil, err
 	}
 	defer w.Close()
+	m.mu.Lock()
+	m.begun++
+	lines := fmt.Sprint(horovod.Key(host, local), ".", m.begun)
+	m.mu.Unlock()
 	inherited := []string{
+		"LINES=" + lines,
 		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "MUSTER_TEST_REQUIRE=" + os.Getenv("MUSTER_TEST_REQUIRE"),
 		"MUSTER_SOAK=" + os.Getenv("MUSTER_SOAK"), "OMP_NUM_THREADS=1", "HOROVOD_GLOO_IFACE=lo", "HOROVOD_LOG_LEVEL=ERROR",
 		"HOROVOD_CYCLE_TIME=0.1", "HOROVOD_GLOO_TIMEOUT_SECONDS=12",
@@ -100,7 +118,7 @@ func (m *machine) Start(_ context.Context, host string, local int, env []string,
 		return nil, err
 	}
 	m.mu.Lock()
-	m.pids[horovod.Key(host, local)] = p.PID()
+	m.pids[horovod.Key(host, local)], m.lines[horovod.Key(host, local)] = p.PID(), lines
 	m.mu.Unlock()
 	m.procs.Go(func() {
 		defer r.Close()
@@ -127,7 +145,10 @@ type batch struct{ rank, size, number, sum int }
 
 // last returns the last batch of the worker that has a slot now.
 func (m *machine) last(dir, key string) batch {
-	text, err := os.ReadFile(filepath.Join(dir, key+"."+strconv.Itoa(m.pid(key))))
+	m.mu.Lock()
+	name := m.lines[key]
+	m.mu.Unlock()
+	text, err := os.ReadFile(filepath.Join(dir, name))
 	lines := strings.Split(string(text), "\n")
 	var b batch
 	if err != nil || len(lines) < 2 {
