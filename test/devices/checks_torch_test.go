@@ -60,6 +60,7 @@ func TestCheckSwitchbox(t *testing.T) {
 		"none", "--min-bandwidth", busyBandwidth); !strings.Contains(got.Stdout, "4 of 4 channels are healthy") {
 		t.Errorf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}
+	python = drive.ForkedSomeTorch(t)
 	for _, b := range boxes {
 		if (b.name == "healthy" || b.name == "a slow link") && !drive.Soak() {
 			continue // that of the example is healthy; one of three bad links is slow
@@ -88,7 +89,7 @@ func TestCheckSwitchbox(t *testing.T) {
 
 // TestGuide runs the command line of MetaX's guide on a made-up box: healthy, and with too few channels.
 func TestGuide(t *testing.T) {
-	python := drive.SomeTorch(t)
+	python := drive.ForkedSomeTorch(t)
 	guide := strings.Fields("dlrover-run --network-check --switchbox-check --box-pairs 0:1 2:4 3:5 6:7 --min-bandwidth 10000 " +
 		"--min-channels 2 --nnodes=1 --nproc_per_node=2")
 	for _, c := range []struct {

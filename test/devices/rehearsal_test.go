@@ -128,7 +128,7 @@ func TestRehearsedOnce(t *testing.T) {
 
 // TestRehearsedCheck rehearses what the check of two nodes may meet: who leaves, with which status, and what is said.
 func TestRehearsedCheck(t *testing.T) {
-	python := testutil.DebianTorch(t)
+	usual, forked := testutil.DebianTorch(t), drive.ForkedSomeTorch(t)
 	for _, c := range []struct {
 		name, node1, both string // of the spec
 		flags             []string
@@ -165,6 +165,10 @@ func TestRehearsedCheck(t *testing.T) {
 			}
 			if err := os.WriteFile(spec, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
+			}
+			python := forked
+			if strings.Contains(c.node1+c.both, "no-torch") { // a fork has it already
+				python = usual
 			}
 			args := append([]string{"run", "--network-check", "--simulate-nodes", "2", "--nnodes", "1:2", "--last-call", "2s"}, c.flags...)
 			got := drive.Run(t, []string{"MUSTER_FAKE=" + spec}, append(args, "--", python, "-c", "print('trains')")...)
@@ -279,7 +283,7 @@ func TestSimulatedNodesOfAnother(t *testing.T) {
 // TestRehearsedNetwork rehearses networks between two nodes, with each fault as it is found, and just as it is not.
 func TestRehearsedNetwork(t *testing.T) {
 	t.Parallel()
-	python := testutil.DebianTorch(t)
+	python := drive.ForkedSomeTorch(t)
 	const spec = `version: 1
 defaults:
   count: 1
