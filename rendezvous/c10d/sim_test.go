@@ -30,6 +30,7 @@ type fleet struct {
 	settings c10d.Settings
 	agents   []*agent
 	upstream *upstream // nil where all agents are ours
+	nobody   string    // the last state by which nobody waits, as upstream says
 	made     int
 	// groups says whether an agent of ours may have several nodes.
 	groups bool
@@ -241,7 +242,7 @@ const quiet = 4 * time.Minute
 // clocks up to two minutes apart. Every write is checked (written), every join (checkRound), and where all end
 // (settled).
 func TestSimulation(t *testing.T) {
-	for seed := range uint64(soak(60, 20000)) {
+	for seed := range uint64(soak(40, 20000)) {
 		f := simulate(t, seed, nil, false)
 		f.run(quiet)
 		f.settled()
@@ -250,7 +251,7 @@ func TestSimulation(t *testing.T) {
 
 // TestPeersSimulation is TestSimulation with agents that have several nodes, which come and go.
 func TestPeersSimulation(t *testing.T) {
-	for seed := range uint64(soak(60, 20000)) {
+	for seed := range uint64(soak(40, 20000)) {
 		f := simulate(t, seed, nil, true)
 		f.run(quiet)
 		f.settled()

@@ -57,13 +57,22 @@ func (b *theirs) ask(want, text string, now time.Duration) upstreamAnswer {
 	return b.f.upstream.step(s)
 }
 
+// waits reports whether somebody waits by the state, as their code sees it. Where nobody does it is not asked again about
+// the same state: as time passes they only drop nodes from it.
+func (b *theirs) waits(text string, now time.Duration) bool {
+	if text != b.f.nobody && b.ask("waiting", text, now).Waiting == 0 {
+		b.f.nobody = text
+	}
+	return text != b.f.nobody
+}
+
 func (b *theirs) decide(text string, now time.Duration) move {
 	if b.want == "" {
 		b.want, b.deadline, b.keeping = "exit", (now + b.f.settings.JoinTimeout).Seconds(), false
 		b.alone = 0
 	}
 	if b.want == "stay" && !b.keeping {
-		if b.ask("waiting", text, now).Waiting > 0 || b.peersGone(b.f.decode(text), now) {
+		if b.waits(text, now) || b.peersGone(b.f.decode(text), now) {
 			b.want = ""
 			return move{action: "new round", wait: time.Millisecond}
 		}

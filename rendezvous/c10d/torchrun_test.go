@@ -32,6 +32,7 @@ type mixed struct {
 	dir      string // what workers write and read
 	python   string
 	forks    *testutil.Forks // of python
+	cold     bool
 	env      []string
 	endpoint string
 	meet     *tcpstore.Server // where workers meet when rank 0 is ours
@@ -66,7 +67,7 @@ func (s *script) kill() {
 type mixedConfig struct {
 	theirs     bool // whether the first torchrun hosts the store
 	noTorch    bool // workers only say what environment they have
-	cold       bool // Python starts anew for each torchrun and each worker; otherwise they are forks, which have torch already
+	cold       bool // Python starts anew for each torchrun and its workers; otherwise they are forks, as ours are, but for soak
 	names      []string
 	settings   func(*c10d.Settings)
 	min, max   int
@@ -87,11 +88,16 @@ func newMixed(t *testing.T, c mixedConfig) *mixed {
 	ctx, cancel := context.WithCancelCause(ctx)
 	m := &mixed{T: t, ctx: ctx, cancel: cancel, dir: t.TempDir(), python: python, changed: make(chan struct{}, 1), seen: map[string]bool{}}
 	m.env = append(os.Environ(), "DIR="+m.dir, "OMP_NUM_THREADS=1", "GLOO_SOCKET_IFNAME=lo", "PYTHONUNBUFFERED=1")
-	if !c.cold {
-		m.forks = testutil.ForksOf(python, "torch.distributed.run", "")
-	}
-	if c.noTorch {
+	m.forks, m.cold = testutil.ForksOf(python, "torch.distributed.run", ""), c.cold
+	switch {
+	case c.noTorch:
 		m.env = append(m.env, "NO_TORCH=1")
+	case !c.cold && !testutil.Soak():
+		path := filepath.Join(t.TempDir(), "python")
+		if err := m.forks.Program(path); err != nil {
+			t.Fatal(err)
+		}
+		m.env = append(m.env, "PYTHON_EXEC="+path) // by which torchrun starts its workers
 	}
 	// Before everything below: it runs last.
 	t.Cleanup(m.end)
@@ -168,7 +174,8 @@ func (m *mixed) end() {
 	found, _ := filepath.Glob(m.dir + "/saw.*")
 	for _, path := range found { // workers that survived their agent's SIGKILL
 		if pid, err := strconv.Atoi(filepath.Ext(path)[1:]); err == nil {
-			if line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err == nil && strings.Contains(string(line), "worker.py") {
+			line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // a fork has that of the process that it is one of
+			if err == nil && (strings.Contains(string(line), "worker.py") || strings.Contains(string(line), "FORKS_NAME")) {
 				syscall.Kill(pid, syscall.SIGKILL)
 			}
 		}
@@ -181,14 +188,14 @@ func (m *mixed) end() {
 	}
 }
 
-// start starts a Python script; torchrun is given as -m MODULE.
-func (m *mixed) start(env []string, args ...string) *script {
+// start starts a Python script, in a fork or anew; torchrun is given as -m MODULE.
+func (m *mixed) start(cold bool, env []string, args ...string) *script {
 	ctx, stop := context.WithCancel(context.Background())
 	s := &script{args: args, done: make(chan struct{}), stop: stop}
 	go func() {
 		defer close(s.done)
 		var out []byte
-		if m.forks == nil {
+		if cold {
 			cmd := exec.CommandContext(ctx, m.python, args...)
 			cmd.Env, cmd.WaitDelay = env, time.Second
 			out, s.err = cmd.CombinedOutput()
@@ -214,7 +221,7 @@ func (m *mixed) torchrun(nodes string, args ...string) *script {
 		"-m", "torch.distributed.run", "--nnodes=" + nodes, "--nproc_per_node=1", "--rdzv_backend=c10d", "--rdzv_endpoint=" + m.endpoint,
 		"--rdzv_id=job", "--log_dir=" + m.TempDir(), "--max_restarts=3", "--monitor_interval=0.1",
 	}, args...)
-	a := m.start(m.env, append(all, worker)...)
+	a := m.start(m.cold, m.env, append(all, worker)...)
 	m.agents = append(m.agents, a)
 	go func() {
 		<-a.done
@@ -265,7 +272,7 @@ func (m *mixed) work(j c10d.Joined) []sight {
 				"MASTER_ADDR=" + j.MasterAddr, fmt.Sprintf("MASTER_PORT=%d", j.MasterPort), "TORCHELASTIC_RESTART_COUNT=0",
 				"TORCHELASTIC_USE_AGENT_STORE=" + map[bool]string{true: "True", false: "False"}[j.AgentStore],
 			})
-			m.workers = append(m.workers, m.start(env, "testdata/worker.py"))
+			m.workers = append(m.workers, m.start(false, env, "testdata/worker.py"))
 		}
 	}
 	var all []sight

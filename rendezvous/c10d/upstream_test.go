@@ -152,7 +152,7 @@ func TestSameAsUpstream(t *testing.T) {
 	names := map[string]string{
 		"GRACEFUL_EXIT": "spared", "MARK_RENDEZVOUS_COMPLETE": "mark complete", "MARK_RENDEZVOUS_CLOSED": "mark closed",
 	}
-	for i := range soak(4000, 200000) {
+	for i := range soak(2000, 200000) {
 		sc := randomScene(r)
 		if sc.want == c10d.WantStay {
 			// Upstream's keep-alive does nothing but write; ours is compared where it writes too.

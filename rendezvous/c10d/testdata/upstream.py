@@ -106,19 +106,25 @@ dr.get_method_name = lambda *a, **k: ""
 dr._delay = stop
 
 
+class Clock(datetime):
+    """The time that a caller of step names."""
+
+    wall = None
+
+    @classmethod
+    def now(cls, tz=None):
+        return cls.wall
+
+    @classmethod
+    def utcnow(cls):
+        return cls.wall
+
+
+dr.datetime = Clock
+
+
 def step(j):
-    wall, mono = to_time(j["wall"]), j["mono"]
-
-    class Clock(datetime):
-        @classmethod
-        def now(cls, tz=None):
-            return wall
-
-        @classmethod
-        def utcnow(cls):
-            return wall
-
-    dr.datetime = Clock
+    Clock.wall, mono = to_time(j["wall"]), j["mono"]
     dr.time = types.SimpleNamespace(monotonic=lambda: mono)
     settings = dr.RendezvousSettings(
         run_id="test",
