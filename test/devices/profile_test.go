@@ -35,7 +35,7 @@ func TestEnvProfile(t *testing.T) {
 			out := t.TempDir()
 			got := drive.Run(t, []string{"MUSTER_LAST_CALL=1s", "PYTHONDONTWRITEBYTECODE=1"}, slices.Concat(
 				[]string{"--env-profile", profile, "run", "--max-restarts", "1", "--restart-delay", "0s"}, c.flags,
-				[]string{"--", bare(t), drive.Script(t, "profile", "worker.py"), profile, out})...)
+				[]string{"--", drive.SystemPython(t), drive.Script(t, "profile", "worker.py"), profile, out})...)
 			if got.Status != 0 {
 				t.Fatalf("status %d:\n%s%s", got.Status, got.Stdout, got.Stderr)
 			}

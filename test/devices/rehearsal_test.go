@@ -14,16 +14,6 @@ import (
 	"muster/test/drive"
 )
 
-// bare returns an interpreter that needs no torch.
-func bare(t *testing.T) string {
-	t.Helper()
-	const python = "/usr/bin/python3"
-	if _, err := os.Stat(python); err != nil {
-		testutil.Missing(t, python)
-	}
-	return python
-}
-
 // rehearse runs a job of n nodes of one spec, each with two workers that obey its faults as the example trainer does.
 func rehearse(t *testing.T, spec, steps string, flags ...string) drive.Outcome {
 	t.Helper()
@@ -48,7 +38,7 @@ for step in range(1, int(sys.argv[1]) + 1):
 `)
 	args := append([]string{"run", "--accelerator", "fake:" + write("spec.yaml", spec), "-n", "2"}, flags...)
 	return drive.Run(t, []string{"MUSTER_LAST_CALL=1s", "PYTHONPATH=" + examples, "PYTHONDONTWRITEBYTECODE=1"},
-		append(args, "--", bare(t), trainer, steps)...)
+		append(args, "--", drive.SystemPython(t), trainer, steps)...)
 }
 
 // TestFaultNotObeyed: who has planned a fault that no worker obeys is told that nothing was rehearsed.
@@ -193,7 +183,7 @@ func TestRehearsedCheck(t *testing.T) {
 // line.
 func TestRehearsalHasNoLimitsOfThisMachine(t *testing.T) {
 	t.Parallel()
-	python := bare(t) // the node itself is looked at, without torch, too
+	python := drive.SystemPython(t) // the node itself is looked at, without torch, too
 	spec := filepath.Join(t.TempDir(), "spec.yaml")
 	text := "version: 1\ndefaults: {count: 1, model: NVIDIA H100 80GB HBM3, faults: [{kind: no-torch}]}\n"
 	if err := os.WriteFile(spec, []byte(text), 0o600); err != nil {
@@ -218,7 +208,8 @@ func TestRehearsedAlone(t *testing.T) {
 		if err := os.WriteFile(spec, []byte("version: 1\ndefaults:\n  count: 1\n  "+said+"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		got := drive.Run(t, []string{"MUSTER_FAKE=" + spec}, "run", "--network-check", "--", bare(t), "-c", "print('trains')")
+		got := drive.Run(t, []string{"MUSTER_FAKE=" + spec}, "run", "--network-check", "--",
+			drive.SystemPython(t), "-c", "print('trains')")
 		if got.Status != 0 || !strings.Contains(got.Stderr, `"status":"SKIP"`) || !strings.Contains(got.Stderr, "no-torch") ||
 			strings.Contains(got.Stderr, "which nobody looks at") != warned {
 			t.Errorf("status %d, want 0 and SKIP, and a warning: %v\n%s%s", got.Status, warned, got.Stdout, got.Stderr)
@@ -257,8 +248,8 @@ func TestFakeRoundOfAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, round := range []string{"5", "first"} {
-		got := drive.Run(t, []string{"MUSTER_FAKE=" + spec, "MUSTER_FAKE_ROUND=" + round}, "run", "--network-check", "--", bare(t), "-c",
-			"print('trains')")
+		got := drive.Run(t, []string{"MUSTER_FAKE=" + spec, "MUSTER_FAKE_ROUND=" + round}, "run", "--network-check", "--",
+			drive.SystemPython(t), "-c", "print('trains')")
 		if got.Status != 80 || !strings.Contains(got.Stderr, "remap-failed") || strings.Contains(got.Stderr, "not looked at") {
 			t.Errorf("round %s: status %d, want 80\n%s%s", round, got.Status, got.Stdout, got.Stderr)
 		}

@@ -41,6 +41,17 @@ func SomeTorch(t testing.TB) string {
 	return testutil.DebianTorch(t)
 }
 
+// SystemPython returns the interpreter of the system, for what needs no package: it starts at a third of the processor time
+// of one whose packages come with its start.
+func SystemPython(t testing.TB) string {
+	t.Helper()
+	const python = "/usr/bin/python3"
+	if _, err := os.Stat(python); err != nil {
+		testutil.Missing(t, python)
+	}
+	return python
+}
+
 // Warm are the flags of a job whose start is not its subject: its workers share one import of the modules. With
 // MUSTER_SOAK=1 there are none, and the workers start cold.
 func Warm(modules string) []string {

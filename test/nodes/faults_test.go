@@ -273,7 +273,7 @@ type faultResult struct {
 }
 
 func (c faultCase) run(t testing.TB, script, clocked string, seed uint64) faultResult {
-	j := newNodes(t, len(c.kinds), "--no-python", "python3", "-u", script)
+	j := newNodes(t, len(c.kinds), "--no-python", drive.SystemPython(t), "-u", script)
 	j.worker = append(j.worker, j.dir, strconv.Itoa(faultSteps))
 	j.env, j.clocked, j.slow = []string{"PACE=0.05"}, clocked, faults[c.fault].slow
 	if strings.Contains(c.kinds, "t") {

@@ -189,10 +189,7 @@ func (c *warmCase) choose(t *testing.T, directive, value string) {
 	}
 }
 
-const systemPython = "/usr/bin/python3"
-
-// interpreter returns the Python that runs the script. Where the plain one does, make test has that of the system, which
-// starts at a third of the processor time where another one has packages that come with its start.
+// interpreter returns the Python that runs the script. Where the plain one does, make test has that of the system.
 func (c *warmCase) interpreter(t *testing.T) string {
 	t.Helper()
 	switch c.python {
@@ -201,13 +198,10 @@ func (c *warmCase) interpreter(t *testing.T) string {
 	case "debian":
 		return testutil.DebianTorch(t)
 	case "system":
-		if _, err := os.Stat(systemPython); err != nil {
-			testutil.Missing(t, systemPython)
-		}
-		return systemPython
+		return drive.SystemPython(t)
 	}
-	if _, err := os.Stat(systemPython); err == nil && !drive.Soak() {
-		return systemPython
+	if !drive.Soak() {
+		return drive.SystemPython(t)
 	}
 	python, err := drive.PlainPython()
 	if err != nil {
