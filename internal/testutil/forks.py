@@ -8,6 +8,7 @@ Programs send a message to the socket $FORKS_NAME. It has the numbers of their f
 which they also have signals sent to the script; themselves, as a process; and the files. The script has these, and runs
 where the program does: in its namespaces, as the hosts of tests are made of them.
 """
+import atexit
 import ctypes
 import fcntl
 import gc
@@ -18,6 +19,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 import types
 import warnings
 
@@ -164,4 +166,22 @@ def become(request):
     return compile(source, file, "exec"), main.__dict__
 
 
-exec(*become(serve(sys.argv[1])))
+def finish(status):
+    """Ends the process of a script as Python would, but for what only frees memory: with torch that takes 0.3 s of processor time."""
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        if stream and not getattr(stream, "closed", False):
+            stream.flush()
+    os._exit(status)
+
+
+whole = os.environ.get("MUSTER_SOAK") == "1"
+try:
+    exec(*become(serve(sys.argv[1])))
+except SystemExit as e:
+    if whole or not isinstance(e.code, (int, types.NoneType)):
+        raise
+    finish(int(e.code or 0) & 0xFF)
+if not whole:
+    finish(0)

@@ -101,6 +101,40 @@ if __name__ == "__main__":
 	})
 }
 
+// TestForksEnd: a script ends as with Python, whether what it has is freed or not: its threads have ended, what it wants done
+// at the end is done, and all that it has printed is there.
+func TestForksEnd(t *testing.T) {
+	t.Parallel()
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		testutil.Missing(t, "python3")
+	}
+	const script = `import atexit, sys, threading, time
+atexit.register(print, "at the end")
+def wait(): time.sleep(0.1); print("a thread")
+threading.Thread(target=wait).start()
+threading.Thread(target=time.sleep, args=[600], daemon=True).start()
+exec(sys.argv[1])
+`
+	for last, want := range map[string]struct{ out, err string }{
+		"pass":             {"", ""},
+		"sys.exit()":       {"", ""},
+		"sys.exit(4)":      {"", "exit status 4"},
+		"sys.exit('why')":  {"why\n", "exit status 1"},
+		"raise ValueError": {"ValueError\n", "exit status 1"},
+	} {
+		out, err := testutil.ForksOf(python, "json", "").Run(t.Context(), nil, "-c", script, last)
+		got := ""
+		if err != nil {
+			got = err.Error()
+		}
+		if got != want.err || !strings.Contains(string(out), want.out) ||
+			!strings.HasSuffix(string(out), "a thread\nat the end\n") {
+			t.Errorf("%s: %q, printed %q", last, got, out)
+		}
+	}
+}
+
 // TestForksProgram starts a program that is such a fork: its arguments, directory, environment, output and status are
 // those of one that Python runs, and whoever kills it kills the script.
 func TestForksProgram(t *testing.T) {
