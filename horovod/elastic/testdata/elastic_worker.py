@@ -1,5 +1,5 @@
 """An elastic Horovod job that counts batches until a file appears. Each worker writes a line for each batch into a file
-of its own, $LINES, in the directory argv[1]: rank, size, batch, sum over the workers."""
+of its own in the directory argv[1]: rank, size, batch, sum over the workers. $LINES names it, else where the worker is."""
 
 import os
 import sys
@@ -10,7 +10,8 @@ import torch
 import horovod.torch as hvd
 
 directory = sys.argv[1]
-log = open(os.path.join(directory, os.environ["LINES"]), "w", buffering=1)
+name = "%s:%s.%d" % (os.environ["HOROVOD_HOSTNAME"], os.environ["HOROVOD_LOCAL_RANK"], os.getpid())
+log = open(os.path.join(directory, os.environ.get("LINES", name)), "w", buffering=1)
 hvd.init()
 
 
