@@ -156,7 +156,8 @@ func askTorchrun(t *testing.T, cases []cmdline) []answer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := askForked(t, torchForks(t), append(os.Environ(), "TMPDIR="+t.TempDir(), "PYTHON_EXEC=py", "OMP_NUM_THREADS=1"), oracle, in.Bytes())
+	environ := append(os.Environ(), "TMPDIR="+t.TempDir(), "PYTHON_EXEC=py", "OMP_NUM_THREADS=1")
+	out := askForked(t, torchForks(t), environ, oracle, in.Bytes())
 	var answers []answer
 	lines := bufio.NewScanner(bytes.NewReader(out))
 	lines.Buffer(nil, 1<<20)

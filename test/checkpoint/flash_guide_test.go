@@ -65,8 +65,17 @@ func TestFlashGuide(t *testing.T) {
 // flashGuide runs one of the scripts, and returns how each rank has ended, and all that was said.
 func flashGuide(t *testing.T, python, script string, nodes, procs int, victim string) (ends map[int]string, said string) {
 	t.Helper()
-	return flashJob(t, script, nodes, procs, victim, "--warm=auto", "--python="+python, "dlrover-run", fmt.Sprint("--nnodes=", nodes),
+	forked := drive.ForkedPythonOf(t, python, sharedModules)
+	return flashJob(t, script, nodes, procs, victim, warmInSoak(), "--python="+forked, "dlrover-run", fmt.Sprint("--nnodes=", nodes),
 		fmt.Sprint("--nproc-per-node=", procs), "--max-restarts=2")
+}
+
+// warmInSoak is the flag of a job whose workers are forks of ours, or in a soak test muster's.
+func warmInSoak() string {
+	if drive.Soak() {
+		return "--warm=auto"
+	}
+	return "--warm=off"
 }
 
 // flashJob does so with any launcher's name and flags.
@@ -109,7 +118,7 @@ func flashJob(t *testing.T, script string, nodes, procs int, victim string, args
 // TestFlashWays runs the guide's scripts under other launchers' names, and with a number of nodes that may change. With
 // MUSTER_SOAK=1 both scripts go each way, else that of DistributedDataParallel.
 func TestFlashWays(t *testing.T) {
-	interpreter := testutil.Torch(t)
+	interpreter := drive.ForkedPythonOf(t, testutil.Torch(t), sharedModules)
 	for way, c := range map[string]struct {
 		nodes, procs int
 		args         []string
@@ -130,7 +139,7 @@ func TestFlashWays(t *testing.T) {
 			}
 			t.Run(way+" "+script, func(t *testing.T) {
 				t.Parallel()
-				args := append([]string{"--warm=auto", "--python=" + interpreter}, c.args...)
+				args := append([]string{warmInSoak(), "--python=" + interpreter}, c.args...)
 				if port := slices.Index(args, "PORT"); port >= 0 {
 					args[port] = drive.FreePort(t)
 				}

@@ -35,10 +35,13 @@ func TestShardedCheckpoint(t *testing.T) {
 	readSharded(t, dir, 12)
 }
 
+// sharedModules are what scripts of this package have imported once.
+const sharedModules = "torch.distributed.checkpoint,torch.distributed.fsdp"
+
 // plainTorch are forks of a Python that has imported torch, and knows nothing of muster.
 func plainTorch(t *testing.T) *testutil.Forks {
 	t.Helper()
-	return testutil.ForksOf(testutil.Torch(t), "torch,torch.distributed.checkpoint", "")
+	return testutil.ForksOf(testutil.Torch(t), sharedModules, "")
 }
 
 // readSharded has torch read a step's directory, without muster, and compare the model with what its ranks had in the
@@ -61,9 +64,9 @@ assert got["step"] == int(sys.argv[2]) and all(torch.equal(got["model"][key], va
 func TestGuideFSDP(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "checkpoints")
-	got := drive.Run(t, []string{"PATH=" + filepath.Dir(testutil.Torch(t)) + ":" + os.Getenv("PATH")},
-		append(drive.Warm("auto"), "dlrover-run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1",
-			drive.Script(t, "torch", "fsdp.py"), dir)...)
+	python := drive.ForkedPythonOf(t, testutil.Torch(t), sharedModules)
+	got := drive.Run(t, []string{"PATH=" + filepath.Dir(python) + ":" + os.Getenv("PATH")},
+		"dlrover-run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1", drive.Script(t, "torch", "fsdp.py"), dir)
 	if got.Status != 0 || strings.Count(got.Stdout, "restored 5 memory") != 2 {
 		t.Fatalf("status %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}

@@ -151,6 +151,15 @@ func ForkedPython(t testing.TB) string {
 	return forkedProgram(t, torchrunForks(t), "python")
 }
 
+// ForkedPythonOf is such a program for any interpreter, which imports modules, given with commas between, once.
+func ForkedPythonOf(t testing.TB, interpreter, modules string) string {
+	t.Helper()
+	if Soak() {
+		return interpreter
+	}
+	return forkedProgram(t, testutil.ForksOf(interpreter, modules, ""), "python")
+}
+
 // ForkedTorchrun is such a program for the real torchrun.
 func ForkedTorchrun(t testing.TB) string {
 	t.Helper()
