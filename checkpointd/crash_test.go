@@ -84,7 +84,7 @@ func (p *talker) kill() {
 // step is loaded without muster, and nothing is left in memory.
 func TestCrashes(t *testing.T) {
 	interpreter, kills := testutil.Torch(t), 30
-	if os.Getenv("MUSTER_SOAK") == "1" {
+	if testutil.Soak() {
 		kills = 1000
 	}
 	packages, dir, socket := t.TempDir(), filepath.Join(t.TempDir(), "checkpoints"), filepath.Join(t.TempDir(), "socket")

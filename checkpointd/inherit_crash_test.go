@@ -72,7 +72,7 @@ func (c *nodesUnderTest) restore(whole []life) (found life) {
 func TestInheritCrashes(t *testing.T) {
 	testutil.Long(t)
 	lives := 25
-	if os.Getenv("MUSTER_SOAK") != "" {
+	if testutil.Soak() {
 		lives = 500
 	}
 	const nodes = 3

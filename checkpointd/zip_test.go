@@ -24,7 +24,7 @@ func TestArchive(t *testing.T) {
 	sizes := rapid.SampledFrom([]int{0, 1, 63, 64, 100, 4096, smallRecord, smallRecord + 1, pieceSize + 5})
 	rapid.Check(t, func(t *rapid.T) {
 		n++
-		if testutil.RaceDetector && os.Getenv("MUSTER_SOAK") != "1" && rapid.IntRange(0, 3).Draw(t, "of four under the race detector") > 0 {
+		if testutil.RaceDetector && !testutil.Soak() && rapid.IntRange(0, 3).Draw(t, "of four under the race detector") > 0 {
 			return
 		}
 		slot := make([]byte, headerSize)

@@ -276,13 +276,12 @@ func TestExpelledNodeHasGone(t *testing.T) {
 	}
 }
 
-// A node that is found unfit in a round which another verdict ends is asked for again in the next.
+// A node that is found unfit in a round which another verdict ends is asked for again in the next. The word that it is fit
+// counts for 30 s.
 func TestUnfitNodeAsksAgain(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
-	if os.Getenv("MUSTER_SOAK") == "" {
-		t.Skip("MUSTER_SOAK=1 runs it: that a node is fit counts for 30 s")
-	}
+	testutil.SoakOnly(t)
 	c := startAgents(t, 2, see+`test $WORLD_SIZE = 2 || exit 0
 test $RANK = 0 || exec sleep 100
 sleep 32; exit 7`, func(i int, n *testNode) {

@@ -2,7 +2,6 @@ package launch
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -112,9 +111,7 @@ func TestTellSlow(t *testing.T) {
 func TestSlowRankOfCrowd(t *testing.T) {
 	t.Parallel()
 	testutil.Long(t)
-	if os.Getenv("MUSTER_SOAK") != "1" {
-		t.Skip("a part of make soak")
-	}
+	testutil.SoakOnly(t)
 	packages := filepath.Join(t.TempDir(), "python")
 	if err := python.InstallCheckpoint(packages); err != nil {
 		t.Fatal(err)

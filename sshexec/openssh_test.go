@@ -247,7 +247,7 @@ func TestJump(t *testing.T) {
 	}
 	talk(t, r)
 	n := 12
-	if os.Getenv("MUSTER_SOAK") == "1" {
+	if testutil.Soak() {
 		n = 64
 	}
 	var wg sync.WaitGroup

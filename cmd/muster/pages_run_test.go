@@ -21,7 +21,7 @@ import (
 )
 
 // blockLimit bounds a block that hangs. Frameworks are started in a soak test, by many pages at once.
-var blockLimit = map[bool]time.Duration{false: 3 * time.Minute, true: 15 * time.Minute}[drive.Soak()]
+var blockLimit = map[bool]time.Duration{false: 3 * time.Minute, true: 15 * time.Minute}[testutil.Soak()]
 
 // pagePort is where nodes meet on our pages.
 const pagePort = "29411"
@@ -108,7 +108,7 @@ func newPageRun(t *testing.T, blocks []block) *pageRun {
 	}
 	path := bin + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	links := map[string]string{"muster": self}
-	if i := slices.IndexFunc(blocks, func(b block) bool { return b.environment() != "" }); i >= 0 && drive.Soak() {
+	if i := slices.IndexFunc(blocks, func(b block) bool { return b.environment() != "" }); i >= 0 && testutil.Soak() {
 		path = bin + ":" + environmentBin(t, blocks[i].environment()) + path[len(bin):]
 	} else {
 		links["python"] = python
@@ -148,7 +148,7 @@ func (r *pageRun) run(blocks []block) {
 			if err := os.WriteFile(filepath.Join(r.dir, b.title), []byte(b.text), 0o600); err != nil {
 				r.t.Fatal(err)
 			}
-		case b.environment() != "" && !drive.Soak():
+		case b.environment() != "" && !testutil.Soak():
 		case b.has("dry"):
 			r.dry(b)
 		case b.has("background"):

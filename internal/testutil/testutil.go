@@ -78,6 +78,14 @@ func Few(n int) int {
 // Soak says whether everything is to run that takes more time than make test has.
 func Soak() bool { return os.Getenv("MUSTER_SOAK") == "1" }
 
+// SoakOnly skips a test that takes more time than make test has.
+func SoakOnly(t testing.TB) {
+	t.Helper()
+	if !Soak() {
+		t.Skip("MUSTER_SOAK=1 runs it, as make soak does")
+	}
+}
+
 // Torch returns a Python interpreter that imports torch TorchVersion from PyPI.
 func Torch(t testing.TB) string {
 	t.Helper()

@@ -2,14 +2,12 @@ package blame_test
 
 import (
 	"fmt"
-	"os"
 	"testing"
 
+	"muster/internal/testutil"
 	"muster/netcheck/blame"
 	"muster/netcheck/blame/blamesim"
 )
-
-func soak() bool { return os.Getenv("MUSTER_SOAK") == "1" }
 
 // checkSound checks what holds in every world with up to two bad links: no healthy node is blamed but one that reaches
 // no other healthy node, no bad node is cleared, no good link is blamed.
@@ -92,7 +90,7 @@ func checkExact(w blamesim.World, v blame.Verdict) error {
 // TestExact tries every set of up to three bad nodes with two healthy ones or more, of up to 33 nodes.
 func TestExact(t *testing.T) {
 	for n := 3; n <= 33; n++ {
-		if n > 16 && !soak() { // TestUpstream has 32 and 33
+		if n > 16 && !testutil.Soak() { // TestUpstream has 32 and 33
 			continue
 		}
 		for k := 0; k <= min(3, n-2); k++ {
@@ -120,7 +118,7 @@ func TestLinks(t *testing.T) {
 	if testing.Short() {
 		last = 6
 	}
-	if soak() {
+	if testutil.Soak() {
 		last = 11
 	}
 	for _, full := range []bool{false, true} {

@@ -17,7 +17,7 @@ import (
 // 12,000 worlds, 500,000 with MUSTER_SOAK=1.
 func TestRandomWorlds(t *testing.T) {
 	count := testutil.Few(12_000)
-	if soak() {
+	if testutil.Soak() {
 		count = 500_000
 	}
 	exact := 0
@@ -55,7 +55,7 @@ func TestRandomWorlds(t *testing.T) {
 // are given the same results in another order have the same plan and verdict.
 func TestAnything(t *testing.T) {
 	many := testutil.Few(10)
-	if soak() {
+	if testutil.Soak() {
 		many = 1000
 	}
 	for range many {
@@ -164,7 +164,7 @@ func checkAnything(t *rapid.T, w blamesim.World, faults []bool, opts blame.Optio
 // the rounds do not suffice to ask all, it must not be blamed for these.
 func TestFewHealthy(t *testing.T) {
 	count := testutil.Few(5_000)
-	if soak() {
+	if testutil.Soak() {
 		count = 200_000
 	}
 	for seed := range count {

@@ -68,7 +68,7 @@ func TestStragglerRules(t *testing.T) {
 // be slow. A fast node is never taken for a slow one, although half of its tests may be slow.
 func TestNetworkStragglers(t *testing.T) {
 	count := testutil.Few(5_000)
-	if soak() {
+	if testutil.Soak() {
 		count = 200_000
 	}
 	for seed := range count {

@@ -3,7 +3,6 @@ package c10d_test
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -16,7 +15,7 @@ import (
 
 // soak returns full where the full counts were asked for, few otherwise, and an eighth of that for the short tests.
 func soak(few, full int) int {
-	if os.Getenv("MUSTER_SOAK") == "1" {
+	if testutil.Soak() {
 		return full
 	}
 	return testutil.Few(few)

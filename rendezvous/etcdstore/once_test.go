@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"strconv"
 	"sync"
 	"testing"
@@ -80,7 +79,7 @@ func TestLostAnswers(t *testing.T) {
 	}
 	ctx := within(t)
 	each := 10
-	if os.Getenv("MUSTER_SOAK") == "1" {
+	if testutil.Soak() {
 		each = 100
 	}
 	var wg sync.WaitGroup

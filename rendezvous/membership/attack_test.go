@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -315,11 +314,9 @@ func forgeries(old []record, rnd *rand.Rand) map[string]func(r record, now map[s
 }
 
 // soak reports whether the tests run with their full counts.
-func soak() bool { return os.Getenv("MUSTER_SOAK") == "1" }
-
 // racing reports whether few worlds are to do, as the race detector is on: which of them are wrong is found without it,
 // as make test runs this package for the second time.
-func racing() bool { return testutil.RaceDetector && !soak() }
+func racing() bool { return testutil.RaceDetector && !testutil.Soak() }
 
 // thin reports whether world n of a simulation is left out: fifteen of sixteen are under the race detector, and seven of
 // eight of the short tests.
@@ -351,7 +348,7 @@ func TestForgedRecords(t *testing.T) {
 						if (k+k/10+w)%10 != 0 || k%2 != nodes-2 || k/2%3 != m {
 							continue
 						}
-					case testing.Short() && when != "once" || !soak() && (k+w+nodes)%3 != m || thin(2*k+w):
+					case testing.Short() && when != "once" || !testutil.Soak() && (k+w+nodes)%3 != m || thin(2*k+w):
 						continue
 					}
 					t.Run(fmt.Sprintf("%d nodes/%s/%s/%s", nodes, strings.ReplaceAll(of, "/", ":"), what, when), func(t *testing.T) {

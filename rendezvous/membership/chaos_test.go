@@ -19,10 +19,10 @@ import (
 // worlds at a time. quiet says that there is more than one.
 func chaosSeeds(known ...int) (seeds []int, quiet bool) {
 	first, count := 0, testutil.Few(40)
-	if testutil.RaceDetector && !soak() { // which worlds are wrong the run without it finds
+	if testutil.RaceDetector && !testutil.Soak() { // which worlds are wrong the run without it finds
 		count, known = 2, known[:min(2, len(known))]
 	}
-	if soak() {
+	if testutil.Soak() {
 		count = 20_000
 	}
 	if s := os.Getenv("CHAOS_SEED"); s != "" {

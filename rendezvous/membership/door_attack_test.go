@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"muster/internal/testutil"
 	"muster/rendezvous"
 	"muster/rendezvous/membership"
 	"muster/rendezvous/memstore"
@@ -159,7 +160,7 @@ func TestForgedAtTheDoor(t *testing.T) {
 					if (k+w)%8 != 0 || k%3 != m {
 						continue
 					}
-				case !soak() && (k+w)%3 != m || thin(2*k+w):
+				case !testutil.Soak() && (k+w)%3 != m || thin(2*k+w):
 					continue
 				}
 				t.Run(fmt.Sprintf("%s/%s/%d", strings.ReplaceAll(of, "/", ":"), what, nth), func(t *testing.T) {

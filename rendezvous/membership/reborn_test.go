@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,6 +15,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"muster/internal/errhint"
+	"muster/internal/testutil"
 	"muster/rendezvous"
 	"muster/rendezvous/membership"
 )
@@ -239,7 +239,7 @@ func TestChaosReborn(t *testing.T) {
 // address is served again, b gives its store up, and its vote counts at a2's.
 func TestRebornHostWhileElected(t *testing.T) {
 	afters, delays, part := []time.Duration{0}, []time.Duration{0, 30 * time.Millisecond}, time.Duration(1)
-	if os.Getenv("MUSTER_SOAK") == "1" {
+	if testutil.Soak() {
 		delays, part = append(delays, time.Millisecond, 200*time.Millisecond), 6
 	}
 	for d := time.Millisecond; d < 20*time.Second; d += d/part + time.Millisecond {

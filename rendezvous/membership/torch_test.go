@@ -19,7 +19,7 @@ import (
 // whoever waits for that with nothing when a compare-and-set of the missing key fails. make test runs the package twice, and
 // this once.
 func TestNewcomerAtPyTorchsStore(t *testing.T) {
-	if !testutil.RaceDetector && !soak() {
+	if !testutil.RaceDetector && !testutil.Soak() {
 		t.Skip("runs with the race detector")
 	}
 	server := exec.Command(testutil.Torch(t), "-c", `

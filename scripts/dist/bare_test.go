@@ -17,9 +17,7 @@ import (
 // soak skips a test that takes more time than make test has.
 func soak(t *testing.T) {
 	t.Helper()
-	if os.Getenv("MUSTER_SOAK") == "" {
-		t.Skip("MUSTER_SOAK=1 runs it")
-	}
+	testutil.SoakOnly(t)
 }
 
 // tool is a program that make deps installs.
@@ -48,7 +46,7 @@ func TestInstallers(t *testing.T) {
 			"HOME=" + home, "XDG_CONFIG_HOME=", "XDG_DATA_HOME=", "XDG_CACHE_HOME=", "PIP_CONFIG_FILE=/dev/null", "PIP_NO_INDEX=1",
 			"UV_OFFLINE=1", "UV_PYTHON_DOWNLOADS=never", "UV_NO_CONFIG=1", "PATH=" + bin + ":/usr/local/bin:/usr/bin:/bin",
 		}
-		if name == "pipx" && os.Getenv("MUSTER_SOAK") == "" {
+		if name == "pipx" && !testutil.Soak() {
 			environ = append(environ, "PIPX_SHARED_LIBS="+sharedPip(t, bin))
 		}
 		must(t, environ, c.install[0], c.install[1:]...)

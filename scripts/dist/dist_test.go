@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 
 // archs are the architectures that are built: this machine's, and in a soak test all.
 func archs() string {
-	if os.Getenv("MUSTER_SOAK") != "" {
+	if testutil.Soak() {
 		return "amd64 arm64"
 	}
 	return runtime.GOARCH
@@ -128,7 +128,7 @@ func TestSameBytes(t *testing.T) {
 	tree, out := filepath.Join(t.TempDir(), "elsewhere"), filepath.Join(t.TempDir(), "out")
 	copyTree(t, "../..", tree)
 	environ := []string{"TZ=Asia/Tokyo", "USER=somebody", "TMPDIR=" + t.TempDir()}
-	if os.Getenv("MUSTER_SOAK") != "" {
+	if testutil.Soak() {
 		environ = append(environ, "GOCACHE="+t.TempDir())
 	}
 	if err := build(tree, out, environ...); err != nil {

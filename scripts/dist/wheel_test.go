@@ -41,7 +41,7 @@ func bare(t *testing.T) venv {
 // users is a virtual environment as users have it in a soak test, with a pip of its own, and a bare one otherwise.
 func users(t *testing.T) venv {
 	t.Helper()
-	if os.Getenv("MUSTER_SOAK") == "" {
+	if !testutil.Soak() {
 		return bare(t)
 	}
 	return newVenv(t)
@@ -75,7 +75,7 @@ var installedOnce = sync.OnceValues(func() (string, error) {
 func installed(t *testing.T) venv {
 	t.Helper()
 	wheel := ourWheel(t)
-	if os.Getenv("MUSTER_SOAK") != "" {
+	if testutil.Soak() {
 		v := bare(t)
 		if said, err := v.pip("install", "--no-index", wheel); err != nil {
 			t.Fatalf("%v\n%s", err, said)

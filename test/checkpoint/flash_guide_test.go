@@ -22,7 +22,7 @@ import (
 // The table in docs/compat/dlrover.md says what was found here.
 func TestFlashGuide(t *testing.T) {
 	pythons := map[string]string{"torch": testutil.Torch(t), "wheel": filepath.Join(testutil.Peer(t, "dlrover"), "python")}
-	soak := os.Getenv("MUSTER_SOAK") == "1"
+	soak := testutil.Soak()
 	short := map[string]int{"fsdp 2 wheel": 1} // workers on each node
 	for _, script := range []string{"ddp", "fsdp"} {
 		for nodes := 1; nodes <= 2; nodes++ {
@@ -72,7 +72,7 @@ func flashGuide(t *testing.T, python, script string, nodes, procs int, victim st
 
 // warmInSoak is the flag of a job whose workers are forks of ours, or in a soak test muster's.
 func warmInSoak() string {
-	if drive.Soak() {
+	if testutil.Soak() {
 		return "--warm=auto"
 	}
 	return "--warm=off"
@@ -134,7 +134,7 @@ func TestFlashWays(t *testing.T) {
 		"elastic": {2, 1, []string{"dlrover-run", "--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=2"}},
 	} {
 		for _, script := range []string{"ddp", "fsdp"} {
-			if script != "ddp" && os.Getenv("MUSTER_SOAK") != "1" {
+			if script != "ddp" && !testutil.Soak() {
 				continue
 			}
 			t.Run(way+" "+script, func(t *testing.T) {

@@ -13,9 +13,7 @@ import (
 // TestGuideMegatron runs the guide's example of Megatron under dlrover-run, and kills a rank of it. TestMegatron of checkpointd
 // has the same functions.
 func TestGuideMegatron(t *testing.T) {
-	if !drive.Soak() {
-		t.Skip("a part of make soak")
-	}
+	testutil.SoakOnly(t)
 	t.Parallel()
 	modules, err := filepath.Abs("../../checkpointd/testdata")
 	if err != nil {

@@ -17,9 +17,7 @@ import (
 // leave a directory that torch alone reads. It runs under MUSTER_SOAK=1: TestGuideFSDP loses a rank, and checkpointd's
 // TestSharded has FSDP2.
 func TestShardedCheckpoint(t *testing.T) {
-	if !testutil.Soak() {
-		t.Skip("MUSTER_SOAK=1 runs it")
-	}
+	testutil.SoakOnly(t)
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "checkpoints")
 	got := drive.Run(t, []string{"VICTIM=1", "DIE=9"}, "run", "--ckpt", "on", "--warm", "auto,torch._dynamo", "-n", "2",

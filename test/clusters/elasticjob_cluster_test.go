@@ -21,9 +21,7 @@ import (
 // TestElasticJobRelaunches: DLRover's master of a cluster has nodes started. One of them is sick, which muster's check
 // finds: it ends with status 80, the master has another node started with its rank, and the job is done by that.
 func TestElasticJobRelaunches(t *testing.T) {
-	if !drive.Soak() {
-		t.Skip("MUSTER_SOAK=1 runs it")
-	}
+	testutil.SoakOnly(t)
 	t.Parallel()
 	e := &elasticJob{t: t, bin: testutil.Peer(t, "dlrover"), addr: "127.0.0.1:" + drive.FreePort(t), service: "grpc", dir: t.TempDir()}
 	spec := filepath.Join(e.dir, "spec.yaml") // nobody looks for torch

@@ -136,7 +136,7 @@ func TestElasticJob(t *testing.T) {
 		ask     bool
 	}
 	ways := []way{{"grpc", 2, false}}
-	if drive.Soak() {
+	if testutil.Soak() {
 		ways = append(ways, way{"http", 3, false}, way{"grpc", 2, true}, way{"http", 2, true}, way{"grpc", 1, false})
 	}
 	for _, w := range ways {
@@ -174,9 +174,7 @@ func TestElasticJob(t *testing.T) {
 // before and after one of ours has failed, and both end with success. With --network-check they are tested together
 // before each of these rounds, as two agents of DLRover are, by their test.
 func TestElasticJobMixed(t *testing.T) {
-	if !drive.Soak() {
-		t.Skip("MUSTER_SOAK=1 runs it")
-	}
+	testutil.SoakOnly(t)
 	for _, c := range []struct {
 		theirs int
 		checks []string
@@ -238,9 +236,7 @@ say("done " + os.environ["RANK"])
 // round: each time that these go to their test the master forgets it. Once they start again it is one of them, and the
 // job goes on.
 func TestElasticJobUntested(t *testing.T) {
-	if !drive.Soak() {
-		t.Skip("MUSTER_SOAK=1 runs it")
-	}
+	testutil.SoakOnly(t)
 	t.Parallel()
 	e := newElasticJob(t, "grpc", 3)
 	script := filepath.Join(e.dir, "train.py") // with --no-python DLRover's agent tests nothing
@@ -290,9 +286,7 @@ dist.destroy_process_group()
 
 // Where the test of DLRover's network check fails on one of two nodes, both leave, as two agents of DLRover do.
 func TestElasticJobUnfit(t *testing.T) {
-	if !drive.Soak() {
-		t.Skip("MUSTER_SOAK=1 runs it")
-	}
+	testutil.SoakOnly(t)
 	e := newElasticJob(t, "grpc", 2)
 	script := filepath.Join(e.dir, "train.py") // with --no-python DLRover's agent tests nothing
 	if err := os.WriteFile(script, nil, 0o600); err != nil {
@@ -314,9 +308,7 @@ func TestElasticJobUnfit(t *testing.T) {
 
 // A node that is killed, and the one that Kubernetes starts in its place: the others meet it, whichever it was.
 func TestElasticJobReplaces(t *testing.T) {
-	if !drive.Soak() {
-		t.Skip("MUSTER_SOAK=1 runs it")
-	}
+	testutil.SoakOnly(t)
 	for _, killed := range []int{0, 1} {
 		t.Run(fmt.Sprint("node ", killed), func(t *testing.T) {
 			t.Parallel()
@@ -349,9 +341,7 @@ func TestElasticJobReplaces(t *testing.T) {
 
 // A node that fails for good ends alone: the other waits for the one that takes its place.
 func TestElasticJobFails(t *testing.T) {
-	if !drive.Soak() {
-		t.Skip("MUSTER_SOAK=1 runs it")
-	}
+	testutil.SoakOnly(t)
 	t.Parallel()
 	e := newElasticJob(t, "grpc", 2)
 	args := []string{
@@ -370,9 +360,7 @@ func TestElasticJobFails(t *testing.T) {
 // A master that dies leaves workers alone. Where a round is needed after that, the node ends with status 75 and says
 // why, as long as DLRover's agents would try.
 func TestElasticJobLosesMaster(t *testing.T) {
-	if !drive.Soak() {
-		t.Skip("MUSTER_SOAK=1 runs it")
-	}
+	testutil.SoakOnly(t)
 	for _, fails := range []bool{false, true} {
 		t.Run(fmt.Sprint("workers fail ", fails), func(t *testing.T) {
 			t.Parallel()
@@ -406,9 +394,7 @@ func TestElasticJobLosesMaster(t *testing.T) {
 
 // From the start of a pod's command to the first instruction of its worker, beside DLRover's launcher at the same master.
 func TestElasticJobStarts(t *testing.T) {
-	if !drive.Soak() {
-		t.Skip("MUSTER_SOAK=1 runs it")
-	}
+	testutil.SoakOnly(t)
 	took := map[string]time.Duration{}
 	for _, name := range []string{"dlrover-run", "muster"} {
 		e := newElasticJob(t, "grpc", 1)

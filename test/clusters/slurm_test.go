@@ -164,7 +164,7 @@ echo "worker $RANK has heard"`)
 // soakSlurm skips a test that runs under make soak alone.
 func soakSlurm(t *testing.T) {
 	t.Helper()
-	if !drive.Soak() {
+	if !testutil.Soak() {
 		t.Skip("TestSlurm is the representative; the others run with MUSTER_SOAK=1")
 	}
 }

@@ -62,7 +62,7 @@ func TestCheckSwitchbox(t *testing.T) {
 	}
 	python = drive.ForkedSomeTorch(t)
 	for _, b := range boxes {
-		if (b.name == "healthy" || b.name == "a slow link") && !drive.Soak() {
+		if (b.name == "healthy" || b.name == "a slow link") && !testutil.Soak() {
 			continue // that of the example is healthy; one of three bad links is slow
 		}
 		t.Run(strings.ReplaceAll(b.name, " ", "_"), func(t *testing.T) {

@@ -100,9 +100,7 @@ func lineWith(text, word string) string {
 // TestEnvProfileJAX has real jax find all that jax.distributed.initialize() needs, and add up over two processes.
 func TestEnvProfileJAX(t *testing.T) {
 	python := filepath.Join(testutil.Peer(t, "jax"), "python")
-	if os.Getenv("MUSTER_SOAK") == "" {
-		t.Skip("MUSTER_SOAK=1 runs it")
-	}
+	testutil.SoakOnly(t)
 	t.Parallel()
 	got := drive.Run(t, []string{"JAX_PLATFORMS=cpu"}, "run", "-n", "2", "--env-profile", "jax", "--", python,
 		drive.Script(t, "profile", "psum.py"))

@@ -140,7 +140,7 @@ func TestRehearsedCheck(t *testing.T) {
 		{name: "sick in the first round", node1: "{kind: remap-failed, gpu: 0, attempts: [0]}", leaves: "80", says: "remap-failed"},
 		{name: "slow", node1: "{kind: slow-node, factor: 0.02}", flags: []string{"--exclude-straggler"}, leaves: "81", says: "a straggler"},
 	} {
-		if (c.name == "all in another round" || c.name == "sick in the first round") && !drive.Soak() {
+		if (c.name == "all in another round" || c.name == "sick in the first round") && !testutil.Soak() {
 			continue // TestSimulate has a node that is sick in the first round, TestFakeRound one in another
 		}
 		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
@@ -311,7 +311,7 @@ nodes:
 			"1",
 		}, "net-reach"},
 	} {
-		if c.name == "none" && !drive.Soak() {
+		if c.name == "none" && !testutil.Soak() {
 			continue // "unreachable" has the same inputs, and finds nothing but what is unreachable
 		}
 		t.Run(c.name, func(t *testing.T) {

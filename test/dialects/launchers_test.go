@@ -21,6 +21,7 @@ import (
 
 	"muster/cmd/dialect"
 	"muster/cmd/here"
+	"muster/internal/testutil"
 	"muster/launch/job"
 	"muster/launch/plan"
 	"muster/rendezvous"
@@ -84,7 +85,7 @@ func launcherCases(t *testing.T, launcher, python string) []launcherCase {
 				c.hosts = text
 			}
 		}
-		if live == "" || live == "soak" && os.Getenv("MUSTER_SOAK") != "1" {
+		if live == "" || live == "soak" && !testutil.Soak() {
 			continue
 		}
 		drive.WriteTree(t, filepath.Join(c.dir, "home", "here"), "", 0o600)
@@ -328,7 +329,7 @@ func (m *met) add(place int) {
 
 // all fails the test for differences that no case showed, where all of these cases were run.
 func (m *met) all(t *testing.T, listed []difference, cases int) {
-	if os.Getenv("MUSTER_SOAK") != "1" || m.cases < cases || t.Failed() {
+	if !testutil.Soak() || m.cases < cases || t.Failed() {
 		return
 	}
 	for i, d := range listed {

@@ -41,7 +41,7 @@ func TestDDP(t *testing.T) {
 func TestCrashSurvived(t *testing.T) {
 	t.Parallel()
 	python, runs, workers := testutil.Torch(t), 1, 4
-	if os.Getenv("MUSTER_SOAK") == "1" {
+	if testutil.Soak() {
 		runs, workers = 100, 8
 	}
 	survived := 0

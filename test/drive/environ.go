@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"muster/cmd/console"
+	"muster/internal/testutil"
 )
 
 // MemoryDir makes a directory in memory that is removed with the test.
@@ -28,7 +29,7 @@ const soakVariable = "TESTS_SOAK"
 // MUSTER_SOAK=1 it is empty, and programs have the real ones.
 func Standins(t testing.TB) string {
 	t.Helper()
-	if Soak() {
+	if testutil.Soak() {
 		return ""
 	}
 	return Script(t, "standins")
@@ -38,7 +39,7 @@ func Standins(t testing.TB) string {
 func CleanEnviron() []string {
 	sources()
 	out := []string{console.FormatVariable + "=json", soakVariable + "=0"} // JSON is exact, and by node: what most tests look for
-	if Soak() {
+	if testutil.Soak() {
 		out[1] = soakVariable + "=1"
 	}
 	for _, kv := range os.Environ() {

@@ -28,14 +28,11 @@ const (
 	ShowRank = `f="$OUT/$RANK.$MUSTER_ROUND"; env >"$f~" && mv "$f~" "$f"` + "\n"
 )
 
-// Soak reports whether the tests run with their full counts.
-func Soak() bool { return testutil.Soak() }
-
 // SomeTorch returns a Python interpreter for what needs PyTorch, and not the newest: Debian's, which is imported faster;
 // under make soak the newest one, as users have it.
 func SomeTorch(t testing.TB) string {
 	t.Helper()
-	if Soak() {
+	if testutil.Soak() {
 		return testutil.Torch(t)
 	}
 	return testutil.DebianTorch(t)
@@ -55,7 +52,7 @@ func SystemPython(t testing.TB) string {
 // Warm are the flags of a job whose start is not its subject: its workers share one import of the modules. With
 // MUSTER_SOAK=1 there are none, and the workers start cold.
 func Warm(modules string) []string {
-	if Soak() {
+	if testutil.Soak() {
 		return nil
 	}
 	return []string{"--warm", modules}

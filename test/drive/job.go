@@ -145,7 +145,7 @@ func torchrunForks(t testing.TB) *testutil.Forks {
 // forks from: for workers whose start is not the subject. With MUSTER_SOAK=1 it is that Python itself.
 func ForkedPython(t testing.TB) string {
 	t.Helper()
-	if Soak() {
+	if testutil.Soak() {
 		return testutil.Torch(t)
 	}
 	return forkedProgram(t, torchrunForks(t), "python")
@@ -154,7 +154,7 @@ func ForkedPython(t testing.TB) string {
 // ForkedPythonOf is such a program for any interpreter, which imports modules, given with commas between, once.
 func ForkedPythonOf(t testing.TB, interpreter, modules string) string {
 	t.Helper()
-	if Soak() {
+	if testutil.Soak() {
 		return interpreter
 	}
 	return forkedProgram(t, testutil.ForksOf(interpreter, modules, ""), "python")
@@ -163,7 +163,7 @@ func ForkedPythonOf(t testing.TB, interpreter, modules string) string {
 // ForkedTorchrun is such a program for the real torchrun.
 func ForkedTorchrun(t testing.TB) string {
 	t.Helper()
-	if Soak() {
+	if testutil.Soak() {
 		return testutil.Torchrun(t)
 	}
 	return forkedProgram(t, torchrunForks(t), "torchrun", "-c", "from torch.distributed.run import main; main()")
@@ -172,7 +172,7 @@ func ForkedTorchrun(t testing.TB) string {
 // ForkedSomeTorch is such a program for SomeTorch.
 func ForkedSomeTorch(t testing.TB) string {
 	t.Helper()
-	if Soak() {
+	if testutil.Soak() {
 		return SomeTorch(t)
 	}
 	return forkedProgram(t, testutil.ForksOf(SomeTorch(t), "torch.distributed", ""), "python")

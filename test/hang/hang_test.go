@@ -207,7 +207,7 @@ func TestHangDump(t *testing.T) {
 		t.Errorf("said %d times\n%s", n, got.Stderr)
 	}
 	computing := "1" // its ranks compute for 6 s
-	if drive.Soak() {
+	if testutil.Soak() {
 		computing = "2"
 	}
 	for text, ranks := range map[string]string{

@@ -2,20 +2,18 @@ package hang
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
 	"strings"
 	"testing"
 
+	"muster/internal/testutil"
 	"muster/test/drive"
 )
 
 // TestSoakHealthyJobs looks for hangs of jobs that do something long in the midst of their steps, as a training may, and
 // beside 8 other programs that compute: none hangs.
 func TestSoakHealthyJobs(t *testing.T) {
-	if os.Getenv("MUSTER_SOAK") == "" {
-		t.Skip("MUSTER_SOAK=1 runs 56 healthy jobs (make soak)")
-	}
+	testutil.SoakOnly(t)
 	const runs = 4
 	for _, way := range []string{"steps alone", "evaluation", "compilation", "long first step", "checkpoint stall", "slow disk", "load 8"} {
 		for timeout, tells := range map[string]string{"auto": "tells", "5s": "tells not"} {

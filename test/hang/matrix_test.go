@@ -256,9 +256,7 @@ func TestHangMatrix(t *testing.T) {
 
 // TestSoakHangs does the same in any order, with any number of ranks and any odd one among them.
 func TestSoakHangs(t *testing.T) {
-	if os.Getenv("MUSTER_SOAK") == "" {
-		t.Skip("MUSTER_SOAK=1 hangs jobs in all ways, 10 times (make soak)")
-	}
+	testutil.SoakOnly(t)
 	const looks = 4
 	for seed := range uint64(10) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -278,9 +276,7 @@ func TestSoakHangs(t *testing.T) {
 // TestSoakHangRestarts hangs a job in each way in its first life: it is explained, starts again and goes on to its end.
 // Ranks that compute and hang all the same are found by the steps that they tell.
 func TestSoakHangRestarts(t *testing.T) {
-	if os.Getenv("MUSTER_SOAK") == "" {
-		t.Skip("MUSTER_SOAK=1 hangs and restarts a job in each way (make soak)")
-	}
+	testutil.SoakOnly(t)
 	python := testutil.Torch(t)
 	for _, w := range hangWays() {
 		t.Run(w.way, func(t *testing.T) {

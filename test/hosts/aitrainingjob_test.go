@@ -35,9 +35,7 @@ spec:
 // TestHostsAITrainingJob cuts a trainer's host off: the spare host takes its place, though the number of trainers is
 // fixed. When that one is cut off, too, the limit is reached: the other trains on alone.
 func TestHostsAITrainingJob(t *testing.T) {
-	if !drive.Soak() {
-		t.Skip("MUSTER_SOAK=1 runs it")
-	}
+	testutil.SoakOnly(t)
 	t.Parallel()
 	python := filepath.Join(testutil.Peer(t, "horovod"), "python")
 	j := drive.NewHostsJob(t, 3)

@@ -149,7 +149,7 @@ func TestHostsMany(t *testing.T) {
 	testutil.Long(t)
 	t.Parallel()
 	n := 40
-	if os.Getenv("MUSTER_SOAK") == "1" {
+	if testutil.Soak() {
 		n = 300
 	}
 	client := testutil.NewSSHClient(t)

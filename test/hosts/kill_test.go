@@ -3,7 +3,6 @@ package hosts
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -19,7 +18,7 @@ import (
 func TestHostsKilled(t *testing.T) {
 	t.Parallel()
 	runs, soon := 3, time.Minute
-	if os.Getenv("MUSTER_SOAK") == "1" {
+	if testutil.Soak() {
 		runs, soon = 100, 5*time.Second
 	}
 	j := drive.NewHostsJob(t, 2)

@@ -80,9 +80,7 @@ func loseHost(t *testing.T, runtimeDir, id, host string) {
 // TestAITrainingJobHorovod trains with real Horovod: a host is lost, and one with another name takes its place, also where
 // nobody has asked for that; hosts are added and taken away, and a third loss is beyond the limit.
 func TestAITrainingJobHorovod(t *testing.T) {
-	if !drive.Soak() {
-		t.Skip("MUSTER_SOAK=1 runs it")
-	}
+	testutil.SoakOnly(t)
 	t.Parallel()
 	python := filepath.Join(testutil.Peer(t, "horovod"), "python")
 	dir := t.TempDir()

@@ -123,7 +123,7 @@ func TestJobFileScenarios(t *testing.T) {
 	for _, k := range scenarioKinds {
 		for _, s := range scenarios {
 			rules, has := k.rules[s.name]
-			if s.ruled && !has || s.soak && !drive.Soak() {
+			if s.ruled && !has || s.soak && !testutil.Soak() {
 				continue
 			}
 			t.Run(k.name+" "+s.name, func(t *testing.T) {

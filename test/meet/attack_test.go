@@ -408,7 +408,7 @@ func TestAttackStore(t *testing.T) {
 	for i, name := range slices.Sorted(maps.Keys(assaults)) {
 		strike := assaults[name]
 		for n, fails := range []string{"none", "1"} {
-			if os.Getenv("MUSTER_SOAK") != "1" && n != i%2 {
+			if !testutil.Soak() && n != i%2 {
 				continue // half of the assaults strike a job that goes well
 			}
 			t.Run(name+", "+fails+" fails", func(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"muster/internal/errhint"
+	"muster/internal/testutil"
 	"muster/launch/control"
 	"muster/netcheck"
 	"muster/test/drive"
@@ -45,7 +46,7 @@ var checkedJobs = []struct {
 // run beside it, only its own parts do.
 func TestNodesCheck(t *testing.T) {
 	for _, c := range checkedJobs {
-		if (c.name == "a bad node" || c.name == "nothing") && !drive.Soak() {
+		if (c.name == "a bad node" || c.name == "nothing") && !testutil.Soak() {
 			continue // the host of the store is a bad one, too; nothing is wrong with the nodes of TestScenarioDLRover
 		}
 		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {

@@ -120,7 +120,7 @@ func TestNodesDigits(t *testing.T) {
 	testutil.Torchrun(t)
 	for _, d := range digitsJobs {
 		for event, happen := range digitsEvents {
-			if !slices.Contains(digitsByDefault[d.name], event) && os.Getenv("MUSTER_SOAK") != "1" {
+			if !slices.Contains(digitsByDefault[d.name], event) && !testutil.Soak() {
 				continue
 			}
 			t.Run(d.name+"/"+event, func(t *testing.T) {
@@ -128,7 +128,7 @@ func TestNodesDigits(t *testing.T) {
 				j := newNodes(t, 3, drive.Script(t, "nodes", "digits.py"))
 				j.worker = append(j.worker, j.dir, "--steps", fmt.Sprint(digitsSteps), "--save-every", "20")
 				j.python = drive.ForkedPython(t)
-				if drive.Soak() { // which has no forks of ours
+				if testutil.Soak() { // which has no forks of ours
 					j.own = []string{"--warm=torch"}
 				}
 				if d.forgetful {

@@ -226,7 +226,7 @@ func TestNodesFaults(t *testing.T) {
 	testutil.Hosts(t, 1) // what is missing is missing here
 	script, clocked := drive.Script(t, "nodes", "steps.py"), clockedMuster(t)
 	seeds, cases := []uint64{1}, faultCases
-	if os.Getenv("MUSTER_SOAK") != "1" && os.Getenv("NODES_CASE") == "" {
+	if !testutil.Soak() && os.Getenv("NODES_CASE") == "" {
 		cases = fewerFaults(faultCases)
 	}
 	if text := os.Getenv("NODES_SEED"); text != "" {
@@ -235,7 +235,7 @@ func TestNodesFaults(t *testing.T) {
 			t.Fatal(err)
 		}
 		seeds[0] = seed
-	} else if os.Getenv("MUSTER_SOAK") == "1" {
+	} else if testutil.Soak() {
 		count := 20
 		if text := os.Getenv("NODES_COUNT"); text != "" {
 			var err error

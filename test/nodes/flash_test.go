@@ -29,7 +29,7 @@ func newFlashNodes(t *testing.T, hosts, steps int, own ...string) *flashNodes {
 	}
 	j.own = append([]string{"--ckpt=on", "--token-file=" + token}, own...)
 	j.python = drive.ForkedPython(t)
-	if drive.Soak() { // which has no forks of ours
+	if testutil.Soak() { // which has no forks of ours
 		j.own = append(j.own, "--warm=auto")
 	}
 	j.flags = []string{
@@ -117,7 +117,7 @@ func TestNodesFlashCheckpoint(t *testing.T) {
 	j.killWorker(2)
 	begins("a worker was killed", 10, 6)
 	step, times := 20, 9
-	if drive.Soak() {
+	if testutil.Soak() {
 		lose(2)
 		begins("a host was lost", step, times)
 		step, times = step+10, times+3
@@ -176,7 +176,7 @@ func TestNodesFlashKilled(t *testing.T) {
 	t.Parallel()
 	const steps = 30
 	count := 2
-	if drive.Soak() {
+	if testutil.Soak() {
 		count = 3
 	}
 	j := newFlashNodes(t, count, steps)
@@ -231,7 +231,7 @@ func TestNodesFlashKilled(t *testing.T) {
 	}
 	j.begins("all were killed", 10, 2*count)
 	want := map[string]int{"restored -1 none": count, "restored 10 memory": count}
-	if drive.Soak() {
+	if testutil.Soak() {
 		inMemory(20)
 		kill(0)
 		j.start(0, "muster")

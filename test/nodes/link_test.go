@@ -45,9 +45,7 @@ func exchanging(t *testing.T, id string, worker, own []string) (j *nodes, ready 
 // TestNodesCutLink: where nothing gets through any more between the workers of two hosts, the connection is named, by
 // whoever asks and by the look at a hang, and no rank is blamed for anything else.
 func TestNodesCutLink(t *testing.T) {
-	if !drive.Soak() {
-		t.Skip("a part of make soak")
-	}
+	testutil.SoakOnly(t)
 	t.Parallel()
 	j, _ := exchanging(t, "cut", nil, []string{"--hang-timeout=40s", "--on-hang=fail"})
 	for host := range 2 {
@@ -83,9 +81,7 @@ func TestNodesCutLink(t *testing.T) {
 // TestNodesHangAuto: the time-out is learned from the steps of the workers of two hosts, and one of them that goes on no
 // more is named when it is over.
 func TestNodesHangAuto(t *testing.T) {
-	if !drive.Soak() {
-		t.Skip("a part of make soak")
-	}
+	testutil.SoakOnly(t)
 	t.Parallel()
 	j, ready := exchanging(t, "auto", []string{"steps"}, []string{"--ckpt=on", "--hang-timeout=auto", "--on-hang=fail"})
 	if err := os.WriteFile(ready+".wait", nil, 0o600); err != nil {
@@ -108,9 +104,7 @@ func TestNodesHangAuto(t *testing.T) {
 // workers start again without it.
 func TestNodesHangExclude(t *testing.T) {
 	testutil.Torch(t)
-	if !drive.Soak() {
-		t.Skip("a part of make soak")
-	}
+	testutil.SoakOnly(t)
 	t.Parallel()
 	j := newNodes(t, 2, drive.Script(t, "hang.py"))
 	j.worker = append(j.worker, "kernel", filepath.Join(j.dir, "ready"))

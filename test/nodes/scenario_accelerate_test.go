@@ -19,7 +19,7 @@ func TestScenarioAccelerate(t *testing.T) {
 	t.Parallel()
 	j := newNodes(t, 4)
 	j.env = []string{"PYTHON_EXEC=" + python, "NUM_PROCESSES=8", "HF_HOME=" + t.TempDir()}
-	if drive.Soak() { // which has no forks of ours
+	if testutil.Soak() { // which has no forks of ours
 		j.env = append(j.env, "MUSTER_WARM=auto")
 	}
 	j.pods(func(host int) []string { return podLevel(host, 4) }, "sh", "-c", operatorLine, "sh", drive.Script(t, "nodes", "allreduce.py"))

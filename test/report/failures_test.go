@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"muster/internal/testutil"
 	"muster/launch/report"
 	"muster/test/drive"
 )
@@ -70,7 +71,7 @@ const soonFailures = 12 // of failureKinds that every test run has
 func TestKindsOfFailure(t *testing.T) {
 	t.Parallel()
 	kinds := failureKinds
-	if os.Getenv("MUSTER_SOAK") != "1" {
+	if !testutil.Soak() {
 		kinds = kinds[:soonFailures]
 	}
 	args := []string{

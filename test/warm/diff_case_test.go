@@ -82,7 +82,7 @@ func readWarmCases(t *testing.T, file string) []warmCase {
 		python:  "plain",
 		workers: 1, attempt: 1, warm: "auto", expect: "yes",
 	}
-	if drive.Soak() {
+	if testutil.Soak() {
 		base.workers = 2
 	}
 	base.files = []txtar.File{{Name: "main.py", Data: text}}
@@ -200,7 +200,7 @@ func (c *warmCase) interpreter(t *testing.T) string {
 	case "system":
 		return drive.SystemPython(t)
 	}
-	if !drive.Soak() {
+	if !testutil.Soak() {
 		return drive.SystemPython(t)
 	}
 	python, err := drive.PlainPython()

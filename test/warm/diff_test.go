@@ -37,7 +37,7 @@ func TestWarmLikeCold(t *testing.T) {
 	}
 	for _, file := range files {
 		cases := readWarmCases(t, file)
-		if !drive.Soak() {
+		if !testutil.Soak() {
 			cases = fewCases(cases)
 		}
 		for _, c := range cases {
