@@ -224,18 +224,15 @@ func (s *simulation) scale(ctx context.Context, c *control.Client, r control.Req
 	if err != nil {
 		return "", err
 	}
-	fewer := max(before.Nodes-n, 0)
 	s.nodesMu.Lock()
 	r.Starts = len(s.lackingLocked(n, n-before.Nodes)) > 0
-	s.leaving += fewer // they may have left before we are told that they will
 	s.nodesMu.Unlock()
 	text, err := c.Do(ctx, r)
-	s.nodesMu.Lock()
-	defer s.nodesMu.Unlock()
 	if err != nil {
-		s.leaving = max(s.leaving-fewer, 0)
 		return "", err
 	}
+	s.nodesMu.Lock()
+	defer s.nodesMu.Unlock()
 	var names []string
 	for _, i := range s.lackingLocked(n, n-before.Nodes) {
 		if err := s.startLocked(i, WantedVariable+"="+strconv.Itoa(n)); err != nil {
@@ -282,11 +279,8 @@ type simulation struct {
 
 	nodesMu sync.Mutex
 	nodes   []*simulatedNode // all that were started, also those that another one of their index has followed
-	// leaving is how many of those that run are to leave, as somebody wanted fewer; closed says that none is started any
-	// more.
-	leaving int
-	closed  bool
-	seen    int // that have ended, as far as follow knows
+	closed  bool             // none is started any more
+	seen    int              // that have ended, as far as follow knows
 }
 
 // simulatedNode is a muster that takes itself for a node of the spec.
@@ -376,6 +370,9 @@ func (s *simulation) startLocked(i int, more ...string) (err error) {
 	})
 	go func() {
 		<-n.Done()
+		if n.Exit().Success() { // its last words tell whether that is how the job ended
+			shown.Wait()
+		}
 		s.ends <- n
 	}()
 	return nil

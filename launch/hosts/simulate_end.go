@@ -2,6 +2,7 @@ package hosts
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"muster/internal/logtext"
 	"muster/launch"
 	"muster/launch/job"
+	"muster/launch/report"
 )
 
 // hurryPause is how long after a signal nodes get it again, where somebody wants both at once: processes, and muster, take
@@ -64,14 +66,14 @@ func (s *simulation) follow(ctx context.Context, in *launch.Interrupts) {
 
 // left is how many nodes run, one of which has just ended. Once none does, none is started any more.
 func (s *simulation) left(ended *simulatedNode) (n int) {
+	if ended != nil {
+		var said report.Status
+		ended.left = ended.Exit().Success() && json.Unmarshal([]byte(s.stateOf(ended)), &said) == nil && said.Reason == job.ReasonSurplus
+	}
 	s.nodesMu.Lock()
 	defer s.nodesMu.Unlock()
 	if ended != nil {
 		s.seen++
-		if s.leaving > 0 && ended.Exit().Success() {
-			s.leaving--
-			ended.left = true
-		}
 	}
 	n = len(s.nodes) - s.seen
 	s.closed = n == 0

@@ -1,7 +1,6 @@
 package hosts
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"time"
@@ -10,7 +9,6 @@ import (
 
 	"muster/internal/errhint"
 	"muster/internal/proc"
-	"muster/launch/control"
 	"muster/launch/job"
 	"muster/launch/report"
 )
@@ -33,8 +31,8 @@ func TestSimulatedEnding(t *testing.T) {
 	}
 }
 
-// TestSimulatedNodeLeaves: a node that leaves a smaller job may have ended before anybody says that it was asked to. Its
-// status is not that of the job.
+// TestSimulatedNodeLeaves: the status of a node that left a job which was to have fewer is not that of the job. Only such a node
+// says that it left.
 func TestSimulatedNodeLeaves(t *testing.T) {
 	t.Parallel()
 	tree, err := proc.Open(proc.Config{Log: zerolog.Nop()})
@@ -42,49 +40,30 @@ func TestSimulatedNodeLeaves(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = tree.Close() }()
-	s := &simulation{config: SimulationConfig{Job: job.Job{Nodes: job.Range{Min: 1, Max: 2}}}}
-	for i, script := range []string{"exit 143", "exit 0"} {
-		p, err := tree.Start(proc.Spec{Path: "/bin/sh", Args: []string{"sh", "-c", script}})
-		if err != nil {
-			t.Fatal(err)
+	for said, want := range map[string]int{
+		`{"phase":"Succeeded","reason":"ScaledDown"}`:   143,
+		`{"phase":"Succeeded","reason":"JobSucceeded"}`: 0,
+		"": 0,
+	} {
+		s := &simulation{config: SimulationConfig{Job: job.Job{Nodes: job.Range{Min: 2, Max: 3}}}}
+		for i, script := range []string{"exit 143", "exit 0", "exit 143"} {
+			p, err := tree.Start(proc.Spec{Path: "/bin/sh", Args: []string{"sh", "-c", script}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			<-p.Done()
+			s.nodes = append(s.nodes, &simulatedNode{Process: p, index: i})
 		}
-		<-p.Done()
-		s.nodes = append(s.nodes, &simulatedNode{Process: p, index: i})
+		s.nodes[1].state = said
+		for _, n := range s.nodes {
+			s.left(n)
+		}
+		got := errhint.OK
+		if status, is := errors.AsType[errhint.StatusError](s.outcome(t.Context())); is {
+			got = int(status)
+		}
+		if got != want {
+			t.Errorf("a node has said %s: the job ends with %d, want %d", said, got, want)
+		}
 	}
-	dir := t.TempDir()
-	server, err := control.Serve(control.Config{Dir: dir, Log: zerolog.Nop(), Served: &smallerJob{leave: func() { s.left(s.nodes[1]) }}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = server.Close() }()
-	fewer := control.Request{What: control.ScaleRequested, Wanted: control.Wanted{Nodes: 1}}
-	if _, err := s.scale(t.Context(), control.Dial(dir), fewer); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.outcome(t.Context()); !errors.Is(err, errhint.StatusError(143)) {
-		t.Errorf("the job ends as the node that left it: %v", err)
-	}
-	if _, err := s.scale(t.Context(), control.Dial(dir), fewer); err == nil || s.leaving != 0 {
-		t.Errorf("%d nodes are to leave by a request that was refused: %v", s.leaving, err)
-	}
-}
-
-// smallerJob is a node of two, of which another one leaves as it is asked for one, once.
-type smallerJob struct {
-	control.Served
-	leave func()
-}
-
-func (j *smallerJob) Status(context.Context, control.Scope) (report.Status, error) {
-	return report.Status{Phase: report.PhaseRunning, Nodes: 2}, nil
-}
-func (j *smallerJob) Asked(control.Request)          {}
-func (j *smallerJob) Refused(control.Request, error) {}
-func (j *smallerJob) Do(context.Context, control.Request) (string, error) {
-	if j.leave == nil {
-		return "", errors.New("not again")
-	}
-	j.leave()
-	j.leave = nil
-	return "of the others (1) leave", nil
 }
