@@ -138,8 +138,8 @@ test: test-deps $(GOTESTSUM) ## everything, with the real PyTorch; nothing may s
 		-vet=off $(LINK) -shuffle=on -p 2 -parallel 4 -timeout 30m || failed+=" packages"; \
 	(cd rendezvous/etcdstore/etcdtest && $(call TIMED,etcd,./...) -vet=off $(LINK) -shuffle=on) || failed+=" etcdtest"; \
 	$(call TIMED,late,$(LATE)) -vet=off $(LINK) -shuffle=on -p 2 -parallel 6 -timeout 30m || failed+=" $(LATE)"; \
-	PYTHONPATH=test/testdata/torch $(TORCH)/bin/python -c 'import uncompiled, unittest; unittest.main(None, argv=["", "discover", "-s", "examples/digits"])' || \
-		failed+=" examples/digits"; \
+	PYTHONPATH=test/testdata/torch $(TORCH)/bin/python -c \
+		'import uncompiled, unittest; unittest.main(None, argv=["", "discover", "-s", "examples/digits"])' || failed+=" examples/digits"; \
 	$(SPARK)/bin/python -m unittest discover -s examples/spark-preprocess || failed+=" examples/spark-preprocess"; \
 	wait $$muster || failed+=" muster"; trap - EXIT; \
 	{ set +x; } 2>/dev/null; grep -hs . build/test/*.again | sed 's/^/make test: run again: /' >&2 || true; \

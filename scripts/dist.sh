@@ -25,7 +25,8 @@ linked="-s -w -X main.version=$version"
 # what it has linked for the next time.
 shared=$work/shared
 mkdir -p "$shared/completion"
-CGO_ENABLED=0 GOOS=linux GOARCH=$(go env GOHOSTARCH) go run -exec cp -trimpath -buildvcs=false -ldflags "$linked" -tags "${GO_TAGS:-grpcnotrace},man" ./cmd/muster "$work/pages"
+CGO_ENABLED=0 GOOS=linux GOARCH=$(go env GOHOSTARCH) go run -exec cp -trimpath -buildvcs=false -ldflags "$linked" \
+	-tags "${GO_TAGS:-grpcnotrace},man" ./cmd/muster "$work/pages"
 "$work/pages" man "$shared/man"
 for shell in bash zsh fish; do "$work/pages" completion "$shell" >"$shared/completion/$shell"; done
 go list -m -json all >"$work/modules.json"
@@ -44,7 +45,8 @@ for arch in $archs; do
 	else
 		say "$arch: without the NVML probe, nvidia-smi is asked instead"
 	fi
-	CGO_ENABLED=0 GOOS=linux GOARCH=$arch go build -trimpath -buildvcs=false -ldflags "$linked -buildid=" -tags "$tags" -o "$out/muster-linux-$arch" ./cmd/muster
+	CGO_ENABLED=0 GOOS=linux GOARCH=$arch go build -trimpath -buildvcs=false -ldflags "$linked -buildid=" -tags "$tags" \
+		-o "$out/muster-linux-$arch" ./cmd/muster
 	go run ./scripts/elfcheck "$out/muster-linux-$arch"
 	go run ./scripts/dist -version "$version" -arch "$arch" -epoch "$SOURCE_DATE_EPOCH" -shared "$shared" -modules "$work/modules.json" \
 		-goroot "$(go env GOROOT)" -maintainer "${MAINTAINER:-}" "${probe[@]}" "$out"

@@ -78,6 +78,10 @@ func socketpair() (ours, theirs *os.File, err error) {
 	return os.NewFile(uintptr(fds[0]), "ours"), os.NewFile(uintptr(fds[1]), "theirs"), nil
 }
 
+// mostSocketDir is how long the path of a folder may be, in bytes, that has the folder of a socket in it: the kernel takes 107 for
+// the socket.
+const mostSocketDir = 70
+
 // open starts the process. It is not waited for: it ends when the socket is closed, as the end of this process does.
 func (f *Forks) open() {
 	ours, theirs, err := socketpair()
@@ -86,7 +90,11 @@ func (f *Forks) open() {
 		return
 	}
 	defer func() { _ = theirs.Close() }()
-	dir, err := os.MkdirTemp("", "muster-forks-") // which the process removes
+	at := os.TempDir()
+	if len(at) > mostSocketDir {
+		at = "/tmp"
+	}
+	dir, err := os.MkdirTemp(at, "muster-forks-") // which the process removes
 	if err != nil {
 		f.err = err
 		return
@@ -139,8 +147,9 @@ func request(env []string, name string, value any) ([]byte, error) {
 
 // Program writes a program at path that runs as Python would with args before its own arguments, in a fork: for what is
 // started by somebody else, as a launcher's second half is. It may be started on a Host, where the fork is then, too. The
-// fork has the program's files, gets the signals that end processes, and is killed when the program is; the program ends
-// as the fork does.
+// fork has the program's files, gets the signals that end processes, and is killed when the program is, a moment later; the
+// program ends as the fork does. The fork is no child of the program: it has a session of its own, its umask, limits, nice
+// value and processors are those of the process that forks it, and who looks at what the program uses sees nothing.
 func (f *Forks) Program(path string, args ...string) error {
 	f.start.Do(f.open)
 	if f.err != nil {

@@ -4,8 +4,8 @@ usage: forks.py MODULE,MODULE: its standard input is a socket. Each message is J
 output goes, and a socket by which the exit status is told. Whoever closes the other end of that has the script killed. With
 "modules" and a third file, a socket for requests, the process imports more, and does the same.
 
-Programs send a message to the socket $FORKS_NAME. It has the numbers of their files, and with it come a socket as above, by
-which they also have signals sent to the script; themselves, as a process; and the files. The script has these, and runs
+Programs send a message to the socket $FORKS_NAME. It has the numbers of their files. With it come three things: a socket as
+above, which also takes signals for the script; a pidfd of the program; and its files. The script has these files, and runs
 where the program does: in its namespaces, as the hosts of tests are made of them.
 """
 import atexit
@@ -38,13 +38,18 @@ def load(modules):
     gc.freeze()
 
 
-def end(programs_at):
-    """Ends the process, and leaves no socket."""
+def remove(programs_at):
+    """Removes the socket and its folder."""
     try:
         os.unlink(programs_at)
         os.rmdir(os.path.dirname(programs_at))
     except OSError:  # who waits for a process does the same when that was killed
         pass
+
+
+def end(programs_at):
+    """Ends the process, and leaves no socket."""
+    remove(programs_at)
     os._exit(0)
 
 
@@ -82,7 +87,12 @@ def serve(modules):
     programs_at = os.environ.pop("FORKS_NAME")
     programs = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     programs.bind(programs_at)  # at once: who asks before all is imported waits
-    load(modules)
+    signal.signal(signal.SIGTERM, lambda *_: end(programs_at))
+    try:
+        load(modules)
+    except BaseException:
+        remove(programs_at)
+        raise
     requests = socket.socket(fileno=0)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
@@ -94,7 +104,8 @@ def serve(modules):
             for file in files:
                 os.close(file)
             continue
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
         request = json.loads(text)
         away = False
         if "files" in request:
@@ -118,11 +129,15 @@ def serve(modules):
             if away:
                 enter(program, CLONE_NEWNET | CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC)
             os.close(program)
+            os.setsid()  # who signals its own group is not to meet the tests
         high = [fcntl.fcntl(file, fcntl.F_DUPFD, 256) for file in theirs]
         for file in theirs:
             os.close(file)
-        for file, target in zip(high, request.get("files", (0, 1, 2))):
+        targets = request.get("files", (0, 1, 2))
+        for file, target in zip(high, targets):
             os.dup2(file, target)
+            os.close(file)
+        for file in {0, 1, 2}.difference(targets):
             os.close(file)
         return request
 

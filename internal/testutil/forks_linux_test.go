@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -72,4 +73,38 @@ while True:
 	if n := len(h.Processes()); n != 0 {
 		t.Errorf("%d processes are left", n)
 	}
+}
+
+// TestForksWithoutProcess: a program whose process cannot import what it should says so at once, and nothing is left of that
+// process. A folder whose path is too long for a socket hinders nobody.
+func TestForksWithoutProcess(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		testutil.Missing(t, "python3")
+	}
+	temporary := filepath.Join(t.TempDir(), strings.Repeat("long", 30))
+	if err := os.Mkdir(temporary, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("TMPDIR", temporary)
+	program := filepath.Join(t.TempDir(), "program")
+	if err := testutil.ForksOf(python, "socket,tempfile", "").Program(program); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), program, "-c", "import sys; print(sys.stdin); sys.exit(7)")
+	if out, err := cmd.Output(); cmd.ProcessState.ExitCode() != 7 {
+		t.Errorf("%v: %s", err, out)
+	}
+	t.Setenv("TMPDIR", t.TempDir())
+	if err := testutil.ForksOf(python, "no_such_module", "").Program(program); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), program, "-c", "print(1)").CombinedOutput()
+	if err == nil || !regexp.MustCompile("FileNotFoundError|ConnectionRefusedError|has ended").Match(out) {
+		t.Errorf("%v: %s", err, out)
+	}
+	testutil.Eventually(t, time.Minute, "its socket is removed", func() bool {
+		left, err := os.ReadDir(os.Getenv("TMPDIR"))
+		return err == nil && len(left) == 0
+	})
 }

@@ -432,10 +432,14 @@ func TestFaultsAmongNodes(t *testing.T) {
 // they are forks, is not held against the node. Most of them are of the oldest torch, which is imported in half the time.
 func TestForkInheritsWhatIsNoFaultOfTheDevice(t *testing.T) {
 	t.Parallel()
+	few := 1 // where each device does the same
+	if testutil.Soak() {
+		few = 2
+	}
 	for _, c := range []struct {
 		name, code string
 		budget     time.Duration
-		devices    int  // one where each device does the same
+		devices    int
 		kept       bool // the forks go on
 		links      bool
 		newest     bool
@@ -446,10 +450,10 @@ func TestForkInheritsWhatIsNoFaultOfTheDevice(t *testing.T) {
 			devices: 2, kept: true, newest: true,
 		},
 		{name: "breaks the program", code: "import json; json.dumps = None", devices: 2, soak: true},
-		{name: "breaks the test", code: "import torch; torch.mm = torch.matmul = None", devices: 1},
+		{name: "breaks the test", code: "import torch; torch.mm = torch.matmul = None", devices: few},
 		{
 			name: "hangs", code: "import sys\nif 'muster_check.py' in sys.orig_argv[-2]: import time; time.sleep(100)",
-			budget: 40 * time.Second, devices: 1,
+			budget: 40 * time.Second, devices: few,
 		},
 		{name: "breaks the test of links", code: "import torch; torch.full = None", links: true, soak: true},
 		{name: "breaks the program of links", code: "import json; json.dumps = None", links: true},

@@ -67,7 +67,7 @@ func (s *script) kill() {
 type mixedConfig struct {
 	theirs     bool // whether the first torchrun hosts the store
 	noTorch    bool // workers only say what environment they have
-	cold       bool // Python starts anew for each torchrun and its workers; otherwise they are forks, as ours are, but for soak
+	cold       bool // each torchrun and its workers are new processes of Python; else they are forks, as our workers always are
 	names      []string
 	settings   func(*c10d.Settings)
 	min, max   int

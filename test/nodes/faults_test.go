@@ -185,8 +185,7 @@ const (
 const cutFromGuest = "cut/" + after + "/mmt1"
 
 // fewerFaults leaves of each fault one cell, of moments that take turns, and of each mixture of launchers one at least.
-// Where a fault has cells without a torchrun it is one of those, as each torchrun imports torch; a cell with a cut link has one
-// as a guest.
+// Where a fault has cells without a torchrun it is one of those, which cost less; a cell with a cut link has one as a guest.
 func fewerFaults(all []faultCase) (some []faultCase) {
 	var order, mixtures []string
 	cells := map[string][]faultCase{}
