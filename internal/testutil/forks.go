@@ -159,6 +159,8 @@ func (f *Forks) Program(path string, args ...string) error {
 	if err != nil {
 		return err
 	}
+	syscall.ForkLock.RLock() // a process that is started meanwhile would have the file open, and nobody can run it then
+	defer syscall.ForkLock.RUnlock()
 	return os.WriteFile(path, fmt.Appendf(nil, forksProgram, f.programs, text, f.interpreter), 0o700)
 }
 

@@ -40,11 +40,11 @@ def load(modules):
 
 def remove(programs_at):
     """Removes the socket and its folder."""
-    try:
-        os.unlink(programs_at)
-        os.rmdir(os.path.dirname(programs_at))
-    except OSError:  # who waits for a process does the same when that was killed
-        pass
+    for call, path in (os.unlink, programs_at), (os.rmdir, os.path.dirname(programs_at)):
+        try:
+            call(path)
+        except OSError:  # who waits for a process does the same when that was killed
+            pass
 
 
 def end(programs_at):
