@@ -121,26 +121,30 @@ RACE = $(addprefix ./,checkpointd $(addprefix horovod/,elastic kv notify) $(addp
 
 # Two lanes run beside each other: the tests that drive muster (DRIVEN), half of whose time is waiting, package after package, and
 # everything else, two packages at a time: three take as long, and what measures a network fails for want of a processor. LATE of DRIVEN
-# runs at the end of the second lane, two packages at a time, so that both lanes end at about the same time and wait little there. All
-# parts run, also behind one that failed: who waited for the first wants to hear of the others, too. `make lint` vets; a test binary needs
+# runs at the end of the second lane, two packages at a time, so that both lanes end at about the same time and wait little there. The
+# examples' own tests, in Python, run beside the first packages, while there is much to compile. All parts run, also behind one that failed: who waited for the first wants to hear of the others, too. `make lint` vets; a test binary needs
 # no second look. A process under the race detector lingers for a second when it ends, unless GORACE says otherwise.
 # Packages whose tests start the whole program again and again.
 DRIVEN = ./cmd/muster ./test/...
-LATE = ./test/jobs ./test/kill ./test/meet ./test/report
+LATE = ./test/meet ./test/jobs ./test/kill ./test/report
+# Those of the other packages that wait longest: nothing is left to wait for where they begin first.
+FIRST = ./netcheck/devicecheck ./rendezvous/c10d
 
 .PHONY: test
 test: test-deps $(GOTESTSUM) ## everything, with the real PyTorch; nothing may skip
 	@mkdir -p build/test; rm -f build/test/*.again; export MUSTER_TEST_REQUIRE=1 CGO_ENABLED=1 GORACE=atexit_sleep_ms=0; failed=; \
 	set -xm; $(call TIMED,muster,$$(go list $(DRIVEN) | grep -vxFf <(go list $(LATE)) | tr '\n' ' ')) -vet=off $(LINK) -shuffle=on -p 1 -parallel 6 -timeout 45m </dev/null & \
-	muster=$$!; set +m; trap "kill -- -$$muster 2>/dev/null" EXIT; \
+	muster=$$!; PYTHONPATH=test/testdata/torch $(TORCH)/bin/python -c \
+		'import uncompiled, unittest; unittest.main(None, argv=["", "discover", "-s", "examples/digits"])' </dev/null & digits=$$!; \
+	$(SPARK)/bin/python -m unittest discover -s examples/spark-preprocess </dev/null & spark=$$!; \
+	set +m; trap "kill -- -$$muster -$$digits -$$spark 2>/dev/null" EXIT; \
 	$(call TIMED,race,$(RACE)) -vet=off $(LINK) -race -shuffle=on -p 2 -parallel 4 -timeout 30m || failed+=" race"; \
-	$(call TIMED,packages,$$(go list ./... | grep -vxFf <(go list $(DRIVEN) $(RACE)) | tr '\n' ' ') ./rendezvous/membership) \
+	wait $$digits || failed+=" examples/digits"; wait $$spark || failed+=" examples/spark-preprocess"; \
+	trap "kill -- -$$muster 2>/dev/null" EXIT; \
+	$(call TIMED,packages,$(FIRST) $$(go list ./... | grep -vxFf <(go list $(DRIVEN) $(RACE) $(FIRST)) | tr '\n' ' ') ./rendezvous/membership) \
 		-vet=off $(LINK) -shuffle=on -p 2 -parallel 4 -timeout 30m || failed+=" packages"; \
 	(cd rendezvous/etcdstore/etcdtest && $(call TIMED,etcd,./...) -vet=off $(LINK) -shuffle=on) || failed+=" etcdtest"; \
 	$(call TIMED,late,$(LATE)) -vet=off $(LINK) -shuffle=on -p 2 -parallel 6 -timeout 30m || failed+=" $(LATE)"; \
-	PYTHONPATH=test/testdata/torch $(TORCH)/bin/python -c \
-		'import uncompiled, unittest; unittest.main(None, argv=["", "discover", "-s", "examples/digits"])' || failed+=" examples/digits"; \
-	$(SPARK)/bin/python -m unittest discover -s examples/spark-preprocess || failed+=" examples/spark-preprocess"; \
 	wait $$muster || failed+=" muster"; trap - EXIT; \
 	{ set +x; } 2>/dev/null; grep -hs . build/test/*.again | sed 's/^/make test: run again: /' >&2 || true; \
 	[ -z "$$failed" ] || { echo "make test: failed:$$failed" >&2; exit 1; }
