@@ -122,8 +122,9 @@ RACE = $(addprefix ./,checkpointd $(addprefix horovod/,elastic kv notify) $(addp
 # Two lanes run beside each other: the tests that drive muster (DRIVEN), half of whose time is waiting, package after package, and
 # everything else, two packages at a time: three take as long, and what measures a network fails for want of a processor. LATE of DRIVEN
 # runs at the end of the second lane, two packages at a time, so that both lanes end at about the same time and wait little there. The
-# examples' own tests, in Python, run beside the first packages, while there is much to compile. All parts run, also behind one that failed: who waited for the first wants to hear of the others, too. `make lint` vets; a test binary needs
-# no second look. A process under the race detector lingers for a second when it ends, unless GORACE says otherwise.
+# examples' own tests, in Python, run beside the first packages, while there is much to compile. All parts run, also behind one that
+# failed: who waited for the first wants to hear of the others, too. `make lint` vets; a test binary needs no second look. A process under
+# the race detector lingers for a second when it ends, unless GORACE says otherwise.
 # Packages whose tests start the whole program again and again.
 DRIVEN = ./cmd/muster ./test/...
 LATE = ./test/meet ./test/jobs ./test/kill ./test/report
