@@ -128,8 +128,8 @@ exec(sys.argv[1])
 		if err != nil {
 			got = err.Error()
 		}
-		if got != want.err || !strings.Contains(string(out), want.out) ||
-			!strings.HasSuffix(string(out), "a thread\nat the end\n") {
+		if got != want.err || !strings.Contains(string(out), want.out) || !strings.Contains(string(out), "a thread\n") ||
+			!strings.HasSuffix(string(out), "at the end\n") {
 			t.Errorf("%s: %q, printed %q", last, got, out)
 		}
 	}
