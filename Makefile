@@ -128,7 +128,7 @@ RACE = $(addprefix ./,checkpointd $(addprefix horovod/,elastic kv notify) $(addp
 # Packages whose tests start the whole program again and again.
 DRIVEN = ./cmd/muster ./test/...
 LATE = ./test/meet ./test/jobs ./test/kill ./test/report
-# Those of the other packages that wait longest: nothing is left to wait for where they begin first.
+# Of the other packages these wait longest. They begin first, so that nobody waits for them alone at the end.
 FIRST = ./netcheck/devicecheck ./rendezvous/c10d
 
 .PHONY: test

@@ -60,7 +60,7 @@ func askAccelerate(t *testing.T) *oracleAnswers {
 
 func runOracle(t *testing.T) oracleAnswers {
 	t.Helper()
-	o := oracleAnswers{cases: append(accelerateCases(t), generatedAccelerate(soaked(60, 200))...)}
+	o := oracleAnswers{cases: append(accelerateCases(t), generatedAccelerate(testutil.Count(60, 200))...)}
 	var in bytes.Buffer
 	ask := func(question any) {
 		if err := json.NewEncoder(&in).Encode(question); err != nil {

@@ -175,7 +175,7 @@ func askTorchrun(t *testing.T, cases []cmdline) []answer {
 }
 
 func TestTorchrunAgreesWithPyTorch(t *testing.T) {
-	cases := slices.Concat(chosenCases(), generatedCases(soaked(150, 600)))
+	cases := slices.Concat(chosenCases(), generatedCases(testutil.Count(150, 600)))
 	answers := askTorchrun(t, cases)
 	accepted, refused, different := 0, 0, map[string]int{}
 	for i, c := range cases {

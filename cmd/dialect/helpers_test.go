@@ -11,7 +11,6 @@ import (
 	"go.uber.org/goleak"
 
 	"muster/cmd/dialect"
-	"muster/internal/testutil"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -31,14 +30,6 @@ func leading(name string) []string {
 		return []string{name, "-np", "1"}
 	}
 	return []string{name}
-}
-
-// soaked is how many cases are made up: so many, or more in a soak test.
-func soaked(few, many int) int {
-	if testutil.Soak() {
-		return many
-	}
-	return few
 }
 
 func errorsAsHelp(err error) (string, bool) {

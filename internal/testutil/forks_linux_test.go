@@ -19,10 +19,7 @@ import (
 // with higher numbers, too, and gets its signals.
 func TestForksProgramOnHost(t *testing.T) {
 	t.Parallel()
-	python, err := exec.LookPath("python3")
-	if err != nil {
-		testutil.Missing(t, "python3")
-	}
+	python := anyPython(t)
 	h := testutil.Hosts(t, 1)[0]
 	dir := t.TempDir()
 	program := filepath.Join(dir, "program")
@@ -78,10 +75,7 @@ while True:
 // TestForksWithoutProcess: a program whose process cannot import what it should says so at once, and nothing is left of that
 // process. A folder whose path is too long for a socket hinders nobody.
 func TestForksWithoutProcess(t *testing.T) {
-	python, err := exec.LookPath("python3")
-	if err != nil {
-		testutil.Missing(t, "python3")
-	}
+	python := anyPython(t)
 	temporary := filepath.Join(t.TempDir(), strings.Repeat("long", 30))
 	if err := os.Mkdir(temporary, 0o700); err != nil {
 		t.Fatal(err)

@@ -15,10 +15,7 @@ import (
 // TestForks runs scripts in forks: each sees its own environment, arguments and modules, and ends as Python would. The
 // modules of the fork server are imported once.
 func TestForks(t *testing.T) {
-	python, err := exec.LookPath("python3")
-	if err != nil {
-		testutil.Missing(t, "python3")
-	}
+	python := anyPython(t)
 	dir := t.TempDir()
 	write := func(name, text string) string {
 		path := filepath.Join(dir, name)
@@ -101,14 +98,21 @@ if __name__ == "__main__":
 	})
 }
 
-// TestForksEnd: a script ends as with Python, whether what it has is freed or not: its threads have ended, what it wants done
-// at the end is done, and all that it has printed is there.
-func TestForksEnd(t *testing.T) {
-	t.Parallel()
+// anyPython is the python3 of PATH, for what needs no package.
+func anyPython(t *testing.T) string {
+	t.Helper()
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		testutil.Missing(t, "python3")
 	}
+	return python
+}
+
+// TestForksEnd: a script ends as with Python, whether what it has is freed or not: its threads have ended, what it wants done
+// at the end is done, and all that it has printed is there.
+func TestForksEnd(t *testing.T) {
+	t.Parallel()
+	python := anyPython(t)
 	const script = `import atexit, sys, threading, time
 atexit.register(print, "at the end")
 def wait(): time.sleep(0.1); print("a thread")
@@ -139,10 +143,7 @@ exec(sys.argv[1])
 // those of one that Python runs, and whoever kills it kills the script.
 func TestForksProgram(t *testing.T) {
 	t.Parallel()
-	python, err := exec.LookPath("python3")
-	if err != nil {
-		testutil.Missing(t, "python3")
-	}
+	python := anyPython(t)
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "told.py"), []byte(`import os, sys
 print(__name__, sys.argv[1:], os.getcwd(), os.environ["SET"], "shared" in sys.modules, flush=True)

@@ -78,6 +78,15 @@ func Few(n int) int {
 // Soak says whether everything is to run that takes more time than make test has.
 func Soak() bool { return os.Getenv("MUSTER_SOAK") == "1" }
 
+// Count is how many random worlds, cases or moments a test has: full under make soak, else few, or an eighth of them for the
+// short tests.
+func Count(few, full int) int {
+	if Soak() {
+		return full
+	}
+	return Few(few)
+}
+
 // SoakOnly skips a test that takes more time than make test has.
 func SoakOnly(t testing.TB) {
 	t.Helper()

@@ -2,7 +2,6 @@ package hosts
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -16,7 +15,6 @@ import (
 	"muster/internal/logtext"
 	"muster/launch"
 	"muster/launch/job"
-	"muster/launch/report"
 )
 
 // hurryPause is how long after a signal nodes get it again, where somebody wants both at once: processes, and muster, take
@@ -67,8 +65,8 @@ func (s *simulation) follow(ctx context.Context, in *launch.Interrupts) {
 // left is how many nodes run, one of which has just ended. Once none does, none is started any more.
 func (s *simulation) left(ended *simulatedNode) (n int) {
 	if ended != nil {
-		var said report.Status
-		ended.left = ended.Exit().Success() && json.Unmarshal([]byte(s.stateOf(ended)), &said) == nil && said.Reason == job.ReasonSurplus
+		d, said := s.stateOf(ended)
+		ended.left = said && d.Reason == job.ReasonSurplus && ended.Exit().Success()
 	}
 	s.nodesMu.Lock()
 	defer s.nodesMu.Unlock()

@@ -202,10 +202,12 @@ func (s *simulation) over(ctx context.Context, err error) {
 	}, o)
 }
 
-func (s *simulation) stateOf(n *simulatedNode) string {
+// stateOf is how the job stands as a node has said last, false where it has said nothing.
+func (s *simulation) stateOf(n *simulatedNode) (d report.Status, said bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return n.state
+	err := json.Unmarshal([]byte(n.state), &d)
+	return d, err == nil
 }
 
 // lastWords are how the job ended as the nodes say that were in its last round, nil where none of them says that it
@@ -214,8 +216,8 @@ func (s *simulation) lastWords(o report.Outcome) *report.Status {
 	var docs []report.Status
 	round := 0
 	for _, n := range s.started() {
-		var d report.Status
-		if json.Unmarshal([]byte(s.stateOf(n)), &d) != nil || d.Nodes == 0 || n.left {
+		d, said := s.stateOf(n)
+		if !said || d.Nodes == 0 || n.left {
 			continue
 		}
 		docs, round = append(docs, d), max(round, d.Generation)

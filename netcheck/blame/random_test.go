@@ -16,10 +16,7 @@ import (
 // TestRandomWorlds has up to 33 nodes, any number of them bad, up to two bad links, in the usual and in the full mode:
 // 12,000 worlds, 500,000 with MUSTER_SOAK=1.
 func TestRandomWorlds(t *testing.T) {
-	count := testutil.Few(12_000)
-	if testutil.Soak() {
-		count = 500_000
-	}
+	count := testutil.Count(12_000, 500_000)
 	exact := 0
 	for seed := range count {
 		rnd := rand.New(rand.NewPCG(uint64(seed), 1))
@@ -54,10 +51,7 @@ func TestRandomWorlds(t *testing.T) {
 // during the check, nodes that report nothing. Nobody healthy is blamed, the rounds are bounded, and two checks that
 // are given the same results in another order have the same plan and verdict.
 func TestAnything(t *testing.T) {
-	many := testutil.Few(10)
-	if testutil.Soak() {
-		many = 1000
-	}
+	many := testutil.Count(10, 1000)
 	for range many {
 		rapid.Check(t, anything)
 	}
@@ -163,10 +157,7 @@ func checkAnything(t *rapid.T, w blamesim.World, faults []bool, opts blame.Optio
 // TestFewHealthy has four or five healthy nodes among many bad ones, one of them with bad links to two others: where
 // the rounds do not suffice to ask all, it must not be blamed for these.
 func TestFewHealthy(t *testing.T) {
-	count := testutil.Few(5_000)
-	if testutil.Soak() {
-		count = 200_000
-	}
+	count := testutil.Count(5_000, 200_000)
 	for seed := range count {
 		rnd := rand.New(rand.NewPCG(uint64(seed), 4))
 		n := 8 + rnd.IntN(20)

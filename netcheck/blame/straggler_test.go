@@ -67,10 +67,7 @@ func TestStragglerRules(t *testing.T) {
 // TestNetworkStragglers has up to two nodes that are four times slower, and up to three bad ones, which are not told to
 // be slow. A fast node is never taken for a slow one, although half of its tests may be slow.
 func TestNetworkStragglers(t *testing.T) {
-	count := testutil.Few(5_000)
-	if testutil.Soak() {
-		count = 200_000
-	}
+	count := testutil.Count(5_000, 200_000)
 	for seed := range count {
 		rnd := rand.New(rand.NewPCG(uint64(seed), 2))
 		n := 3 + rnd.IntN(31)

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"muster/internal/testutil"
 	"muster/rendezvous/c10d"
 )
 
@@ -53,7 +54,7 @@ func (sc scene) rest(t *testing.T, actors ...*actor) *c10d.State {
 func TestPeersIsEachInTurn(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 12))
 	ends := map[string]int{}
-	for i := range soak(3000, 100000) {
+	for i := range testutil.Count(3000, 100000) {
 		seed := r.Uint64()
 		// Two scenes that are the same, because an observer remembers.
 		make2 := func() (scene, []c10d.Node) {

@@ -13,14 +13,6 @@ import (
 	"muster/rendezvous/c10d"
 )
 
-// soak returns full where the full counts were asked for, few otherwise, and an eighth of that for the short tests.
-func soak(few, full int) int {
-	if testutil.Soak() {
-		return full
-	}
-	return testutil.Few(few)
-}
-
 // fleet is a world with up to eight nodes, to which things happen at random: those of agents of ours, some of which
 // have several, and of upstream, where there is a Python to ask.
 type fleet struct {
@@ -241,7 +233,7 @@ const quiet = 4 * time.Minute
 // clocks up to two minutes apart. Every write is checked (written), every join (checkRound), and where all end
 // (settled).
 func TestSimulation(t *testing.T) {
-	for seed := range uint64(soak(40, 20000)) {
+	for seed := range uint64(testutil.Count(40, 20000)) {
 		f := simulate(t, seed, nil, false)
 		f.run(quiet)
 		f.settled()
@@ -250,7 +242,7 @@ func TestSimulation(t *testing.T) {
 
 // TestPeersSimulation is TestSimulation with agents that have several nodes, which come and go.
 func TestPeersSimulation(t *testing.T) {
-	for seed := range uint64(soak(40, 20000)) {
+	for seed := range uint64(testutil.Count(40, 20000)) {
 		f := simulate(t, seed, nil, true)
 		f.run(quiet)
 		f.settled()

@@ -152,7 +152,7 @@ func TestSameAsUpstream(t *testing.T) {
 	names := map[string]string{
 		"GRACEFUL_EXIT": "spared", "MARK_RENDEZVOUS_COMPLETE": "mark complete", "MARK_RENDEZVOUS_CLOSED": "mark closed",
 	}
-	for i := range soak(2000, 200000) {
+	for i := range testutil.Count(2000, 200000) {
 		sc := randomScene(r)
 		if sc.want == c10d.WantStay {
 			// Upstream's keep-alive does nothing but write; ours is compared where it writes too.
@@ -235,7 +235,7 @@ func TestSameAsUpstream(t *testing.T) {
 func TestMixedSimulation(t *testing.T) {
 	u := askUpstream(t, testutil.Torch(t))
 	settled := 0
-	for seed := range uint64(soak(12, 300)) {
+	for seed := range uint64(testutil.Count(12, 300)) {
 		f := simulate(t, seed, u, seed%2 == 0)
 		f.run(2 * quiet)
 		// Upstream's agents that are too many for a round go on waiting for it, and its members restart for them

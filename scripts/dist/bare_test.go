@@ -14,12 +14,6 @@ import (
 	"muster/internal/testutil"
 )
 
-// soak skips a test that takes more time than make test has.
-func soak(t *testing.T) {
-	t.Helper()
-	testutil.SoakOnly(t)
-}
-
 // tool is a program that make deps installs.
 func tool(t *testing.T, name string) string {
 	t.Helper()
@@ -87,7 +81,7 @@ func sharedPip(t *testing.T, bin string) string {
 // pip installs the wheel within 3 s of a processor, to the first answer of muster.
 func TestInstallIsQuick(t *testing.T) {
 	t.Parallel()
-	soak(t)
+	testutil.SoakOnly(t)
 	wheel, v := ourWheel(t), newVenv(t)
 	var used time.Duration
 	for _, line := range [][]string{
@@ -124,7 +118,7 @@ const twoRanks = "[0] rank 0 of 2\n[1] rank 1 of 2\n"
 // architecture is refused, and nothing stays behind.
 func TestBareDebian(t *testing.T) {
 	t.Parallel()
-	soak(t)
+	testutil.SoakOnly(t)
 	dir := packages(t)
 	release, err := os.ReadFile("/etc/os-release")
 	codename := regexp.MustCompile(`(?m)^VERSION_CODENAME=(.+)$`).FindSubmatch(release)
@@ -176,7 +170,7 @@ int main(void) { printf("rank %s of %s\n", getenv("RANK"), getenv("WORLD_SIZE"))
 // The wheel's program in a root whose only C library is musl, with workers that are linked to it.
 func TestBareMusl(t *testing.T) {
 	t.Parallel()
-	soak(t)
+	testutil.SoakOnly(t)
 	wheel, root := ourWheel(t), t.TempDir()
 	if os.Getuid() != 0 {
 		testutil.Missing(t, "root, who can change its root")
@@ -207,7 +201,7 @@ func TestBareMusl(t *testing.T) {
 // The binary for arm64, by an emulator: it starts, and knows what it would run.
 func TestOtherArchitecture(t *testing.T) {
 	t.Parallel()
-	soak(t)
+	testutil.SoakOnly(t)
 	if runtime.GOARCH != "amd64" {
 		testutil.Missing(t, "a machine on which arm64 is the other architecture")
 	}
