@@ -124,6 +124,7 @@ func word0(from string, n uint64) said { return said{From: from, N: n, Text: jso
 // TestBoardConnSilence: a board has no end that breaks. Who has said something says again that it is there, and one
 // that is not heard of any more counts as gone, also where it had never come.
 func TestBoardConnSilence(t *testing.T) {
+	testutil.Long(t)
 	t.Parallel()
 	space := memstore.NewSpace()
 	defer space.Close()

@@ -583,6 +583,7 @@ func TestSegmentsOfAnotherUser(t *testing.T) {
 // TestManifestOfManyEntries: a manifest, or a tracker, of many entries that are nothing takes no more memory than its
 // bytes allow.
 func TestManifestOfManyEntries(t *testing.T) {
+	testutil.Long(t)
 	const most = 16 << 20
 	for name, c := range map[string]struct{ file, begin, entry string }{
 		"files":    {"5/" + manifestName, `{"files":[`, `{}`},
@@ -613,6 +614,7 @@ func TestManifestOfManyEntries(t *testing.T) {
 
 // TestLargeManifest: what a job of many shards writes is read, with strange names, too.
 func TestLargeManifest(t *testing.T) {
+	testutil.Long(t)
 	m := Manifest{Version: manifestVersion, Step: 5, Attempt: "a", Shards: 1 << 18}
 	for i := range m.Shards {
 		m.Files = append(m.Files, File{Shard: i, Path: fmt.Sprintf("5/%d", i), CRC32C: "00000000", Attempt: "a"})

@@ -19,6 +19,7 @@ import (
 // are written and pruned, and nothing elsewhere changes. What of that succeeds inside is his: he can as well remove all
 // of it.
 func TestDirectoryChangesMeanwhile(t *testing.T) {
+	testutil.Long(t)
 	if os.Geteuid() != 0 {
 		testutil.Missing(t, "root, to be another user")
 	}

@@ -358,6 +358,7 @@ func TestWaitWithoutMemory(t *testing.T) {
 // A worker that asks where to restore from, while that is found out by reading much, does not keep the round from its
 // end.
 func TestRoundEndsWhileReading(t *testing.T) {
+	testutil.Long(t)
 	t.Parallel()
 	dir := t.TempDir()
 	if err := testCommitment(posix{}, dir, 1, 1, noPath).run(t.Context()); err != nil {

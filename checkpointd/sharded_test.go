@@ -189,6 +189,7 @@ print("restored", state["step"])
 
 // TestArchiveSize compares what Python says about the length of archives with where Go puts their ends.
 func TestArchiveSize(t *testing.T) {
+	testutil.Long(t)
 	var small []zipEntry
 	for i := range 70_000 {
 		small = append(small, zipEntry{Name: "data/small" + strconv.Itoa(i), Size: 1})

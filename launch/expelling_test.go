@@ -53,6 +53,7 @@ exit 7`, func(_ int, n *testNode) {
 
 // --on-hang exclude has the node leave whose worker is stopped by a signal, and the others start again without it.
 func TestHungNodeLeaves(t *testing.T) {
+	testutil.Long(t)
 	t.Parallel()
 	c := startAgents(t, 3, see+`test $WORLD_SIZE = 2 && exit 0
 test $RANK = 2 && kill -STOP $$

@@ -167,6 +167,7 @@ func startAt(t *testing.T, d *sshexec.Dialer, s *sshtest.Server) *sshexec.Remote
 
 // Where the cache cannot hold programs another directory does, and where none can, that is said.
 func TestPlaces(t *testing.T) {
+	testutil.Long(t)
 	if os.Geteuid() != 0 {
 		testutil.Missing(t, "root, to mount file systems,")
 	}

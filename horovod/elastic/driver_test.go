@@ -420,6 +420,7 @@ func TestChangeIsToldAgain(t *testing.T) {
 
 // A change is told again until the workers ask for their places: one that begins a world throws away what it has heard.
 func TestChangeIsToldUntilTheyAsk(t *testing.T) {
+	testutil.Long(t)
 	t.Parallel()
 	w := begin(t, unlimited, "A:2")
 	p := w.running(2, "A:0", "A:1")

@@ -208,6 +208,7 @@ func TestConnectionsOfOneAddress(t *testing.T) {
 
 // Whoever connects and asks nothing has few connections, and not for long; a whole request ends that.
 func TestSilentClients(t *testing.T) {
+	testutil.Long(t)
 	t.Parallel()
 	addr := serve(t, kv.New(nil))
 	var silent []net.Conn

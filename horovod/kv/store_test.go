@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"muster/internal/testutil"
 )
 
 func TestStoreIsBounded(t *testing.T) {
@@ -36,6 +38,7 @@ func TestStoreIsBounded(t *testing.T) {
 // What the store holds is what its budget counts, whatever is put into it: names of scopes, keys and values, few or
 // many, and what the memory of a request would be held for.
 func TestBudgetIsMemory(t *testing.T) {
+	testutil.Long(t)
 	const budget = 16 << 20
 	line := func(scope, key string) (string, string) { // as they come: parts of one text
 		text := strings.Clone("/" + scope + "/" + key)

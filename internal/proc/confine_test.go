@@ -67,6 +67,7 @@ func TestConfineLimitsOutput(t *testing.T) {
 
 // TestConfineLines: a program that goes on saying something runs on beyond its deadline, which begins anew with each line.
 func TestConfineLines(t *testing.T) {
+	testutil.Long(t)
 	t.Parallel()
 	var lines []string
 	take := func(line []byte) { lines = append(lines, string(line)) }

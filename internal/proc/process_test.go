@@ -99,6 +99,7 @@ func TestExit(t *testing.T) {
 
 // A steal-all reaper beside os/exec lost 13 % of these exit codes.
 func TestOrphansAreReapedAndNoStatusIsLost(t *testing.T) {
+	testutil.Long(t)
 	tree := openTree(t, proc.Config{})
 	const n = 300
 	slots := make(chan struct{}, 16)

@@ -7,10 +7,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"muster/internal/testutil"
 )
 
 // A program that imports dlrover gets muster's or the installed one, as the shim says.
 func TestShim(t *testing.T) {
+	testutil.Long(t)
 	installed, none := t.TempDir(), t.TempDir()
 	for name, text := range map[string]string{
 		"__init__.py": "whose = 'theirs'", "other.py": "", "trainer/__init__.py": "", "trainer/torch/__init__.py": "",

@@ -20,6 +20,7 @@ const soon = 20 * time.Second // bounds a hang
 
 // TestHosts looks at what hosts have in common and what each has for itself.
 func TestHosts(t *testing.T) {
+	testutil.Long(t)
 	before, err := net.Interfaces()
 	if err != nil {
 		t.Fatal(err)

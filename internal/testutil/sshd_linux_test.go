@@ -20,6 +20,7 @@ func sshOutput(t *testing.T, s *testutil.SSHServer, command string) (string, err
 }
 
 func TestSSHD(t *testing.T) {
+	testutil.Long(t)
 	client := testutil.NewSSHClient(t)
 	first := testutil.SSHD(t, testutil.SSHDConfig{Client: client, Env: []string{`WITH="quotes" and spaces`}})
 	second := testutil.SSHD(t, testutil.SSHDConfig{Client: client, Address: "::1", Name: "six"})

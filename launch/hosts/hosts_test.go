@@ -689,6 +689,7 @@ func TestLostReason(t *testing.T) {
 // When a machine is given up and too few are left, the others are not left waiting for it: the job ends with 75, and
 // the machine is named.
 func TestTooFewLeft(t *testing.T) {
+	testutil.Long(t)
 	lost := func(l *Link) int {
 		_ = l.Hello(Hello{})
 		_, _ = l.Order(context.Background())

@@ -15,6 +15,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"muster/internal/testutil"
 )
 
 // module is the program as the compiler sees it, and what it does with the fields of structs.
@@ -224,6 +226,7 @@ var shownOnly = map[string]string{
 // dialects and --dry-run look at, and such as are only handed on, do not count. What a platform or a job file says is
 // for the dialects alone.
 func TestEveryFieldOfAJobIsRead(t *testing.T) {
+	testutil.Long(t)
 	m := loadModule(t)
 	delete(m.types, "muster/internal/platform")
 	delete(m.types, "muster/cmd/dialect/jobfile")

@@ -302,6 +302,7 @@ func workerArgv(args ...any) []string {
 func shell(script string) []string { return []string{"/bin/sh", "-c", script} }
 
 func TestLinesOfWorkersAreNeverTorn(t *testing.T) {
+	testutil.Long(t)
 	const workers, count, longest = 4, 120, 8 << 20
 	var commands [][]string
 	for rank := range workers {

@@ -198,6 +198,7 @@ os.wait()
 
 // Whatever is told, and wherever, the program goes on.
 func TestTellWrongly(t *testing.T) {
+	testutil.Long(t)
 	dir := t.TempDir()
 	f := create(t, dir, nil)
 	said := program(t, dir, 3, `
@@ -343,6 +344,7 @@ func TestKilledInTheMiddle(t *testing.T) {
 
 // A program that tells something all the time is read all the time, and never half.
 func TestReadWhileWritten(t *testing.T) {
+	testutil.Long(t)
 	dir := t.TempDir()
 	f := create(t, dir, nil)
 	var wg sync.WaitGroup

@@ -114,6 +114,7 @@ func wantHint(t *testing.T, e Exit, cause, words string) {
 
 // TestHintsForLiveFailures runs small programs that really fail.
 func TestHintsForLiveFailures(t *testing.T) {
+	testutil.Long(t)
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		testutil.Missing(t, "python3")

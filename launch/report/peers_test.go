@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"muster/internal/testutil"
 	"muster/launch/job"
 	"muster/rendezvous"
 )
@@ -197,6 +198,7 @@ func TestRootCauseOfTheWorld(t *testing.T) {
 
 // TestManyVictims: thousands of workers whose connections broke are judged without comparing each with each.
 func TestManyVictims(t *testing.T) {
+	testutil.Long(t)
 	failures := someFailures(200_000) // each with each would take minutes
 	for i := range failures {
 		failures[i].Cause = causeConnectionLost

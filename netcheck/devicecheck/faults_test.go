@@ -7,11 +7,13 @@ import (
 	"testing"
 	"time"
 
+	"muster/internal/testutil"
 	"muster/netcheck/devicecheck"
 )
 
 // What an interpreter may do instead of importing torch. Each is a torch of its own for a Python without any.
 func TestUnusableInterpreters(t *testing.T) {
+	testutil.Long(t)
 	t.Parallel()
 	const plain = "/usr/bin/python3"
 	for _, c := range []struct {

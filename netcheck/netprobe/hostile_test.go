@@ -256,6 +256,7 @@ func TestRunIsHeldByOne(t *testing.T) {
 
 // TestTooManyConnections: those above the limit are told, and the others are served on.
 func TestTooManyConnections(t *testing.T) {
+	testutil.Long(t)
 	t.Parallel()
 	cfg := config("there")
 	cfg.MaxConns = 3

@@ -24,6 +24,7 @@ import (
 
 // TestPair probes this machine itself, over IPv4 and IPv6: everything is there.
 func TestPair(t *testing.T) {
+	testutil.Long(t)
 	t.Parallel()
 	for i, listen := range []string{":0", "127.0.0.1:0", "[::1]:0"} {
 		t.Run(listen, func(t *testing.T) {
@@ -215,6 +216,7 @@ func TestNobody(t *testing.T) {
 
 // TestWayBackClosed: this node's own port does not answer, and all else does.
 func TestWayBackClosed(t *testing.T) {
+	testutil.Long(t)
 	t.Parallel()
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

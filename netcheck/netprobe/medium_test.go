@@ -34,6 +34,7 @@ func streams(c *netprobe.Config) { c.Streams = []int{1} }
 // TestMedium: each fault of a network that is made up leads to the verdict that it would have in earnest, and to none
 // just on the passing side. Limits of time are such that a busy machine keeps them.
 func TestMedium(t *testing.T) {
+	testutil.Long(t)
 	t.Parallel()
 	type medium = netprobe.Medium
 	type path = netprobe.Path

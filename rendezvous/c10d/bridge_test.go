@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"muster/internal/errhint"
+	"muster/internal/testutil"
 	"muster/rendezvous/c10d"
 )
 
@@ -108,6 +109,7 @@ func TestBridges(t *testing.T) {
 
 // TestBridgeManyNodes lets 4,000 nodes of ours meet 2 of others, end the round and meet again.
 func TestBridgeManyNodes(t *testing.T) {
+	testutil.Long(t)
 	bubble(t, 4002, 4002, func(c *crowd) {
 		var names []string
 		for i := range 4000 {
@@ -141,6 +143,7 @@ func TestBridgeManyNodes(t *testing.T) {
 
 // TestBridgeForeignState lets something else stand where the state should.
 func TestBridgeForeignState(t *testing.T) {
+	testutil.Long(t)
 	deep := "\x80\x04" + strings.Repeat("\x5d\x28", 1<<20)
 	for name, c := range map[string]struct{ text, want string }{
 		"another program": {

@@ -69,6 +69,7 @@ func TestMasterBeginsAnewForWaiting(t *testing.T) {
 // A master forgets who waits for the training when an agent joins a network check: a node without one joins once more,
 // whether the others train without it by then, or one waits for it.
 func TestMasterForgetsWaiting(t *testing.T) {
+	testutil.Long(t)
 	t.Parallel()
 	for name, train := range map[string]bool{"others train": true, "one waits": false} {
 		t.Run(name, func(t *testing.T) {

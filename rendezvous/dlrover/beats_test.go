@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"muster/internal/errhint"
+	"muster/internal/testutil"
 	"muster/rendezvous"
 	"muster/rendezvous/membership"
 	"muster/rendezvous/tcpstore"
@@ -96,6 +97,7 @@ func TestHeartbeatsGoOn(t *testing.T) {
 // A node that serves the store and has left a round that is over is not lost, although it says no more there: who still
 // stops workers reads what others report.
 func TestHostHasGoneOn(t *testing.T) {
+	testutil.Long(t)
 	t.Parallel()
 	f := newFake(t, 2, 2)
 	a, b := open(t, f, 0), open(t, f, 1)

@@ -320,6 +320,7 @@ func TestActions(t *testing.T) {
 
 // A master that is away keeps workers running. Who wants a round then gives up in the end, and so does who waits alone.
 func TestMasterIsAway(t *testing.T) {
+	testutil.Long(t)
 	t.Parallel()
 	f := newFake(t, 1, 1)
 	n := open(t, f, 0)
@@ -373,6 +374,7 @@ func TestExcludedNode(t *testing.T) {
 
 // Answers that no master gives are refused by name, and nothing in them is run.
 func TestHostileAnswers(t *testing.T) {
+	testutil.Long(t)
 	t.Parallel()
 	state := func(world any) []byte {
 		return pickled(message{"RendezvousState", []attr{{"world", world}, {"waiting_num", 0}, {"round", 1}, {"group", 0}}})

@@ -32,6 +32,7 @@ func (p pairTest) Close() error { return nil }
 // TestPairs: a node that waits for the training goes to the network check of DLRover's agents when these wait there,
 // and then has its round with them. The master's verdict decides, as it does there.
 func TestPairs(t *testing.T) {
+	testutil.Long(t)
 	t.Parallel()
 	broken := errors.New("the link is down")
 	me, other := []any{1}, []any{0}

@@ -61,6 +61,7 @@ func must(t testing.TB, err error) {
 }
 
 func TestStore(t *testing.T) {
+	testutil.Long(t)
 	c := testutil.Etcd(t, 1)
 	jobs := make(map[*testing.T]etcdstore.Config)
 	storetest.Run(t, func(t *testing.T) rendezvous.Store {

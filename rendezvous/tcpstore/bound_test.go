@@ -17,6 +17,7 @@ import (
 // TestTheStoreIsBounded has clients add to a store until they are closed, in each way there is. The store holds no more
 // than its limit, serves what does not add to it, and takes more again when there is room.
 func TestTheStoreIsBounded(t *testing.T) {
+	testutil.Long(t)
 	const limit = 4 << 20
 	value := strings.Repeat("v", 1000)
 	big := strings.Repeat("b", 100<<10)
@@ -105,6 +106,7 @@ func TestTheStoreIsBounded(t *testing.T) {
 
 // What counts as held is what there is: whatever clients do, nothing is left in the end.
 func TestTheCountIsRight(t *testing.T) {
+	testutil.Long(t)
 	s := listen(t, tcpstore.ServerConfig{Private: "own/"})
 	random := rand.New(rand.NewPCG(1, 2))
 	var clients []raw

@@ -182,6 +182,7 @@ func TestRepliesToPipelinedRequestsComeInOneSegment(t *testing.T) {
 }
 
 func TestReaderThatNeverReads(t *testing.T) {
+	testutil.Long(t)
 	s := listen(t, tcpstore.ServerConfig{
 		Limits: tcpstore.Limits{ReplyBuffer: 256 << 10}, StallTimeout: 500 * time.Millisecond, Loops: 1,
 	})
@@ -264,6 +265,7 @@ func TestReplyBeyondTheLimitIsRefused(t *testing.T) {
 
 // TestLastRepliesAreSent has a client end, in one way or another, while the answer to what it asked is on its way.
 func TestLastRepliesAreSent(t *testing.T) {
+	testutil.Long(t)
 	s := listen(t, tcpstore.ServerConfig{
 		StallTimeout: 2 * time.Second,
 		Limits:       tcpstore.Limits{ReplyBuffer: 1 << 30}, // so that it reads on

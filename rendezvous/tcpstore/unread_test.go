@@ -12,6 +12,7 @@ import (
 // TestUnreadCopiesOfAValueAreBounded: who leaves the answers to GET unread keeps a big value alive that was replaced
 // meanwhile. A store that is full takes no request that has it make another copy, however few bytes that has.
 func TestUnreadCopiesOfAValueAreBounded(t *testing.T) {
+	testutil.Long(t)
 	const limit, most = 64 << 20, 128
 	piece := strings.Repeat("b", 4<<20)
 	for name, again := range map[string]string{

@@ -165,6 +165,7 @@ func TestPictures(t *testing.T) {
 
 // TestFirstPaint: 4,096 ranks are drawn within a second, and ten times a second after that.
 func TestFirstPaint(t *testing.T) {
+	testutil.Long(t)
 	w := newWorld(4096)
 	s := serve(t, Config{Served: w, Muster: control.Muster{Role: control.Agent}, Every: 100 * time.Millisecond})
 	b := openBrowser(t, 1280, 1500)

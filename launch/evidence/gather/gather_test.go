@@ -35,6 +35,7 @@ func started(t *testing.T, env []string, args ...string) *exec.Cmd {
 
 // Of Python that answers there are stacks, of all else what the kernel tells; nobody is harmed by ten looks.
 func TestLook(t *testing.T) {
+	testutil.Long(t)
 	dir, ready := filepath.Join(t.TempDir(), "hook"), filepath.Join(t.TempDir(), "ready")
 	if err := python.InstallStacks(dir); err != nil {
 		t.Fatal(err)
