@@ -22,12 +22,13 @@ func hosted(words *ownWords) bool {
 // hostDialects are those that take muster's own --hosts and --hostfile. The others have flags of their own for that.
 var hostDialects = []string{"run", "torchrun", "torch.distributed.launch", dlroverRun}
 
-// checkHosted refuses flags that name hosts in front of a dialect that has its own.
+// checkHosted refuses flags that name hosts in front of a dialect that has its own. Variables and lines of a settings file
+// that do so hold for other jobs, too: they are told of, and count as if nobody had given them.
 func checkHosted(r *Request, words *ownWords, wrong *problems) {
 	if slices.Contains(hostDialects, r.Job.Dialect) {
 		return
 	}
-	for _, word := range []value{words.Hosts, words.Hostfile, words.Include, words.Exclude} {
+	for _, word := range []*value{&words.Hosts, &words.Hostfile, &words.Include, &words.Exclude} {
 		switch {
 		case !word.given:
 		case word.source.Kind == job.FromFlag:
@@ -35,7 +36,8 @@ func checkHosted(r *Request, words *ownWords, wrong *problems) {
 				r.Job.Dialect))
 		default:
 			r.Job.Warnings = append(r.Job.Warnings,
-				fmt.Sprintf("%s has no effect: %s has flags of its own that name hosts", word.source.Name, r.Job.Dialect))
+				fmt.Sprintf("%s has no effect: %s has flags of its own that name hosts", word.written(), r.Job.Dialect))
+			word.forget()
 		}
 	}
 }

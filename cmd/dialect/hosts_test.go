@@ -274,3 +274,34 @@ func TestStartTimeoutOfPods(t *testing.T) {
 		}
 	}
 }
+
+// What a job does about a node that has to leave counts wherever there are other nodes, also where hosts make them: it was
+// dropped where muster's --hosts stood in front of torchrun and dlrover-run.
+func TestRulesForNodesOnHosts(t *testing.T) {
+	for _, rules := range []struct{ flags, want string }{
+		{"--exclude-straggler", "true "},
+		{"--max-restarts 3 --crash-loop 1 --on-node-fault cordon", "false cordon"},
+	} {
+		for _, line := range []string{
+			"run --hosts node1,node2 RULES prog",
+			"RULES --hosts node1,node2 torchrun t.py",
+			"RULES --hosts node1,node2 dlrover-run t.py",
+			"RULES deepspeed -H hostfile t.py",
+			"RULES colossalai run --nproc_per_node 1 --host node1,node2 t.py",
+			"RULES mpirun -np 2 --host node1,node2 prog",
+			"RULES horovodrun -np 2 -H node1:1,node2:1 prog",
+		} {
+			req, err := withHosts(t, strings.Replace(line, "RULES", rules.flags, 1))
+			if strings.Contains(line, "horovodrun") && strings.Contains(rules.flags, "restarts") {
+				if err == nil {
+					t.Errorf("%s, %s: Horovod's world is made once", line, rules.flags)
+				}
+				continue
+			}
+			c := req.Job.Check
+			if got := fmt.Sprint(c.ExcludeStraggler, " ", c.OnNodeFault); err != nil || got != rules.want || c.On() {
+				t.Errorf("%s, %s: %v, %q", line, rules.flags, err, got)
+			}
+		}
+	}
+}

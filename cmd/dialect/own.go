@@ -417,7 +417,6 @@ func checkRules(r *Request, words *ownWords, wrong *problems) {
 		}
 		rules.DelayMax = rules.Delay
 	}
-	settleCheck(r, words, wrong)
 	settleSidecars(r, words, wrong)
 	settleCheckpoint(r, words, wrong)
 }

@@ -19,9 +19,11 @@ type Setting struct {
 	secret bool // the text of a Secret of a job file is in it
 }
 
-// finish refuses what was given and is not read, unless something else is wrong already, and notes where everything
-// came from. words are muster's own settings that were given.
+// finish is what waits until the job's nodes are known: it settles the checks, refuses what was given and is not read,
+// unless something else is wrong already, and notes where everything came from. words are muster's own settings that were
+// given.
 func (r *Request) finish(words *ownWords, wrong *problems) error {
+	settleCheck(r, words, wrong)
 	if wrong.list == nil {
 		r.unread(words, wrong)
 	}

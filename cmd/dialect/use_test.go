@@ -267,6 +267,31 @@ func TestNoSettingIsSilent(t *testing.T) {
 	}
 }
 
+// What is said to have no effect has none: the job is the one without it. MUSTER_HOSTS moved jobs of accelerate and
+// colossalai to those hosts, which the warning denied.
+func TestHostsAreNotReadInFrontOfOthers(t *testing.T) {
+	for name, line := range bare {
+		words := strings.Fields(line)
+		if slices.Contains([]string{"run", "torchrun", "dlrover-run"}, words[0]) {
+			continue // these take hosts from muster
+		}
+		plain, err := ask("", nil, words...)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for flag, text := range map[string]string{"hosts": "[x, y]", "hostfile": "hosts", "include": "a", "exclude": "a"} {
+			variable := "MUSTER_" + strings.ToUpper(flag)
+			byVariable, err := ask("", []string{variable + "=" + strings.NewReplacer("[", "", "]", "", " ", "").Replace(text)}, words...)
+			byFile, wrong := ask(flag+": "+text+"\n", []string{"MUSTER_CONFIG=" + settingsFile}, words...)
+			for way, req := range map[string]dialect.Request{variable: byVariable, ": " + flag: byFile} {
+				if err != nil || wrong != nil || !heard(req, nil, way) || !cmp.Equal(stripped(req), stripped(plain), sameJob) {
+					t.Errorf("%s, %s by %s: %v, %v, warnings %q, hosts %v", name, flag, way, err, wrong, req.Job.Warnings, req.Job.Hosts.Nodes)
+				}
+			}
+		}
+	}
+}
+
 // ways are where a setting may be given.
 var ways = []string{"flag", "variable", "file"}
 
@@ -316,7 +341,8 @@ func (c *commandLine) ask() (dialect.Request, error) {
 
 // implied reports whether one of two settings asks for what the other one does.
 func implied(flag, by string) bool {
-	return flag == "ckpt" && strings.HasPrefix(by, "ckpt-") || flag == "max-restarts" && by == "backoff-limit"
+	return flag == "ckpt" && strings.HasPrefix(by, "ckpt-") || flag == "max-restarts" && by == "backoff-limit" ||
+		flag == "network-check" && by == "network-check-full" || flag == "tee" && by == "log-dir"
 }
 
 // Settings meet each other: some of any kind are given at random, by any way, to any job. What is given and not read is
