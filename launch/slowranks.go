@@ -48,16 +48,20 @@ type slowNodes struct {
 	// leaves is the rank whose node would have to leave, nil for none.
 	leaves *straggler.Finding
 	// left are the group ranks of nodes that had to leave for that.
-	left  map[int]bool
-	every time.Duration // how often it is looked, whatever a look takes; 0: slowEvery, and usageShare. For tests
+	left map[int]bool
+	pace slowPace // the zero value stands for slowEvery and usageShare
 }
+
+// slowPace is how often it is seen what ranks do in their steps: after every, and not before share times the processor time
+// of the look before.
+type slowPace struct{ every, share time.Duration }
 
 // slowWatch is a node's part in finding slow ranks in a round.
 type slowWatch struct {
 	agent  *Agent
 	board  rendezvous.Board // nil: the ranks of this node are compared alone
 	round  rendezvous.Round
-	every  time.Duration
+	pace   slowPace
 	tracks map[*worker]*slowTrack
 	count  uint64
 	heard  map[int]heardSlow // what other nodes have said last, by group rank
@@ -90,7 +94,8 @@ func (a *Agent) watchSlow(ctx context.Context) (stop func()) {
 	if w.round.WorldSize < 2 || a.Steering == nil {
 		return func() {}
 	}
-	w.every = max(cmp.Or(a.slow.every, slowEvery), time.Duration(w.round.GroupWorldSize)*lifeApart)
+	w.pace = cmp.Or(a.slow.pace, slowPace{slowEvery, usageShare})
+	w.pace.every = max(w.pace.every, time.Duration(w.round.GroupWorldSize)*lifeApart)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
 	wg.Go(func() { w.run(ctx) })
@@ -109,7 +114,7 @@ func (w *slowWatch) run(ctx context.Context) {
 			w.write(ctx, slowVerdictKey, straggler.Verdict{})
 		}
 	}
-	timer := time.NewTimer(w.every)
+	timer := time.NewTimer(w.pace.every)
 	defer timer.Stop()
 	quiet := true // nothing was told
 	for {
@@ -121,10 +126,7 @@ func (w *slowWatch) run(ctx context.Context) {
 		began := time.Now()
 		var ranks []straggler.Figures
 		effort := proc.Effort(func() { ranks = w.look(began) })
-		if w.agent.slow.every > 0 { // under the race detector looks take so long that a test would wait for seconds
-			effort = 0
-		}
-		timer.Reset(max(w.every, usageShare*effort))
+		timer.Reset(max(w.pace.every, w.pace.share*effort))
 		if w.count++; w.board != nil && (len(ranks) > 0 || !quiet) {
 			w.write(ctx, slowKey(w.round.GroupRank), slowNote{w.count, ranks})
 		}
@@ -138,7 +140,7 @@ func (w *slowWatch) run(ctx context.Context) {
 }
 
 func (w *slowWatch) write(ctx context.Context, key string, what any) {
-	ctx, cancel := context.WithTimeout(ctx, w.every)
+	ctx, cancel := context.WithTimeout(ctx, w.pace.every)
 	defer cancel()
 	text, err := json.Marshal(what)
 	if err == nil {
@@ -243,7 +245,7 @@ func (w *slowWatch) decide(ctx context.Context, own []straggler.Figures, now tim
 	}
 	all := slices.Clone(own)
 	for i, h := range w.heard {
-		if now.Sub(h.since) > max(4*w.every, lifeStale) {
+		if now.Sub(h.since) > max(4*w.pace.every, lifeStale) {
 			continue
 		}
 		for _, f := range h.note.Ranks {
