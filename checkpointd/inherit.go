@@ -80,8 +80,7 @@ func (t *participant) inheritLocked(left []*leftover, call roundCall) {
 	s, lineage := t.s, call.Lineage
 	if t.lineage != 0 && t.lineage != lineage { // the nodes that it was with are not among these
 		for _, st := range s.allSetsLocked() {
-			st.repin(nil)
-			st.release()
+			st.giveUp()
 			st.diskState, st.view.Head = diskState{committed: planner.Never, nextAt: planner.Never}, ""
 		}
 	}

@@ -116,8 +116,7 @@ func (t *participant) begin(ctx context.Context, r rendezvous.Round, board rende
 	direct := t.direct
 	if direct { // steps that workers write now are newer than what is in memory
 		for _, st := range s.allSetsLocked() {
-			st.repin(nil)
-			st.release()
+			st.giveUp()
 		}
 	}
 	s.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -48,12 +49,13 @@ func TestNodesDirectoryGone(t *testing.T) {
 // halfDisk makes one file, and then hangs.
 type halfDisk struct {
 	posix
+	begin       sync.Once
 	first, open chan struct{}
 }
 
 func (d *halfDisk) Create(at spot) (*os.File, error) {
 	f, err := d.posix.Create(at)
-	close(d.first)
+	d.begin.Do(func() { close(d.first) })
 	<-d.open
 	return f, err
 }
@@ -85,23 +87,45 @@ func TestNodesDirectRound(t *testing.T) {
 	testutil.Eventually(t, time.Minute, "the trackers name the step",
 		func() bool { return strings.Contains(c.logs[0].String(), "checkpoint written") })
 	c.save(2, false)
-	c.leaveRound()
-	for rank := range 2 {
-		if err := c.nodes[rank].BeginRound(t.Context(), rendezvous.Round{Number: c.round, GroupRank: rank, GroupWorldSize: 2}, nil,
-			false); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Mkdir(filepath.Join(c.dir, "50"), 0o750); err != nil {
-		t.Fatal(err)
-	}
-	for path, text := range map[string]string{"50/rank_0.pt": "x", "50/rank_1.pt": "x", dlroverTracker: "50"} {
-		if err := os.WriteFile(filepath.Join(c.dir, path), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	c.direct("50")
 	c.begin(0, 1)
 	c.load(fromDisk, 50)
+}
+
+// So is a step that was on its way to disk as such a round began.
+func TestNodesDirectRoundWhileWriting(t *testing.T) {
+	d := &halfDisk{first: make(chan struct{}), open: make(chan struct{})}
+	c := newNodesUnderTest(t, 1, nil)
+	c.change = func(cfg *Config) { cfg.disk = d }
+	c.add()
+	c.begin(0, 1)
+	c.save(2, true)
+	<-d.first
+	c.direct("50")
+	c.begin(0, 1)
+	c.load(fromDisk, 50)
+	close(d.open)
+	c.end(0, 1)
+}
+
+// direct is a round of nodes 0 and 1 with an agent of torchrun, in which the workers write a step.
+func (c *nodesUnderTest) direct(step string) {
+	c.t.Helper()
+	c.leaveRound()
+	for rank := range 2 {
+		if err := c.nodes[rank].BeginRound(c.t.Context(), rendezvous.Round{Number: c.round, GroupRank: rank, GroupWorldSize: 2}, nil,
+			false); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(c.dir, step), 0o750); err != nil {
+		c.t.Fatal(err)
+	}
+	for path, text := range map[string]string{step + "/rank_0.pt": "x", step + "/rank_1.pt": "x", dlroverTracker: step} {
+		if err := os.WriteFile(filepath.Join(c.dir, path), []byte(text), 0o600); err != nil {
+			c.t.Fatal(err)
+		}
+	}
 }
 
 // Two groups have gone on without each other. Where they meet the newer one's memory counts, and is written.

@@ -198,6 +198,17 @@ func (st *set) tear(s *slot) {
 	}
 }
 
+// giveUp has nobody restore what is in memory. A later release frees what is being written to disk.
+func (st *set) giveUp() {
+	st.repin(nil)
+	st.release()
+	for _, slots := range st.slots.shards {
+		for _, s := range slots {
+			st.tear(s)
+		}
+	}
+}
+
 // forget frees one slot.
 func (st *set) forget(shard int, s *slot) {
 	st.slots.drop(shard, s)
