@@ -38,7 +38,7 @@ sys.stdin.read()`)
 		return tcpstore.Dial(ctx, addr, tcpstore.ClientConfig{Private: membership.KeyPrefix})
 	}
 	j := newJob(t, 2, 2)
-	j.cfg.At = at
+	j.cfg.At, j.cfg.KeepAlive = at, 10*time.Second // PyTorch's server may wait for a processor for seconds
 	start := func(name string) *agent {
 		conn, err := dial(t.Context(), at)
 		if err != nil {
