@@ -158,6 +158,9 @@ func (o Own) json(env environ) bool {
 	return word.switched()
 }
 
+// JSON reports whether --json stands in front of a dialect's name.
+func (o Own) JSON() bool { return o.json(nil) }
+
 // LogFormat is what --log-format says in front of a dialect's name, empty where it does not stand there.
 func (o Own) LogFormat() string { return o.given().LogFormat.text }
 

@@ -54,7 +54,7 @@ func (a *app) execute() error {
 		args = append([]string{name}, args...) // called through a link with a launcher's name
 	}
 	own, rest, err := dialect.ParseOwn(args)
-	a.console.Format = own.LogFormat()
+	a.console.Format, a.console.ErrorsJSON = own.LogFormat(), own.JSON()
 	if err != nil {
 		return err
 	}
