@@ -89,7 +89,7 @@ func onlyOfRun(flag string) bool {
 // StartOf is a command line that starts the job of a script or a job file, whose name stands where a command is expected; ""
 // for what looks like neither.
 func StartOf(word string) string {
-	switch path.Ext(word) {
+	switch strings.ToLower(path.Ext(word)) {
 	case ".yaml", ".yml":
 		return "muster " + nativeRun + " -f " + shellescape.Quote(word)
 	case ".py", ".sh":

@@ -140,7 +140,7 @@ const jobFileHint = "it looks like a job for Kubernetes: muster run -f "
 
 // isJobFile reports whether a file that somebody gave as the command says what a job file says. No Python script does.
 func isJobFile(name, dir string) bool {
-	if !slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) {
+	if !slices.Contains([]string{".yaml", ".yml", ".json"}, strings.ToLower(filepath.Ext(name))) {
 		return false
 	}
 	path := Within(dir, name)

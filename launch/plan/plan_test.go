@@ -261,6 +261,7 @@ func TestPlanRefuses(t *testing.T) {
 	write("train.py", "", 0o644)
 	write("job.yaml", "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata:\n  name: x\n", 0o644)
 	write("my job.yaml", "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\n", 0o644)
+	write("job.YAML", "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\n", 0o644)
 	write("conf.yaml", "compute_environment: LOCAL_MACHINE\n", 0o644)
 	if err := os.Mkdir(filepath.Join(dir, "package"), 0o755); err != nil {
 		t.Fatal(err)
@@ -277,6 +278,7 @@ func TestPlanRefuses(t *testing.T) {
 		{"unknown word", func(j *job.Job) { j.Procs = "lots" }, errhint.Usage, "lots"},
 		{"program missing", func(j *job.Job) { j.Command.Name = "no-such-program" }, errhint.NotFound, "no-such-program"},
 		{"a job file", func(j *job.Job) { j.Command.Name = "job.yaml" }, errhint.NotFound, "muster run -f job.yaml"},
+		{"a job file in capitals", func(j *job.Job) { j.Command.Name = "job.YAML" }, errhint.NotFound, "muster run -f job.YAML"},
 		{"a job file by a path", func(j *job.Job) { j.Command.Name = "./job.yaml" }, errhint.NotExecuted, "muster run -f ./job.yaml"},
 		{"a job file of two words", func(j *job.Job) { j.Command.Name = "my job.yaml" }, errhint.NotFound, "muster run -f 'my job.yaml'"},
 		{"no environment of two words", func(j *job.Job) { j.Python.Venv = "my env" }, errhint.Usage, "python3 -m venv 'my env'"},
