@@ -84,7 +84,8 @@ func checkSettings(w *ownWords) []option {
 			anywhere: true,
 			use:      use{trained, losable},
 			help: "A straggler leaves the job with status 81; otherwise it is only told. One that the network check finds leaves at " +
-				"once, one that holds up the steps of the training at the next restart.",
+				"once, one that holds up the steps of the training at the next restart, if the job can do without it (--nnodes " +
+				"MIN:MAX, --spares).",
 			set: func(r *Request, text string) error { return setSwitch(&check(r).ExcludeStraggler, text) },
 		},
 		{
@@ -217,15 +218,28 @@ func ParsePairs(text string) ([][2]int, error) {
 // counts for nothing, which the settings' uses tell.
 func settleCheck(r *Request, words *ownWords, wrong *problems) {
 	c := &r.Job.Check
+	if c.Full && words.NetworkCheck.given && !c.Network && words.NetworkCheck.source.Kind >= words.NetworkCheckFull.source.Kind {
+		c.Full = false
+		if words.NetworkCheckFull.source.Kind == job.FromFlag {
+			wrong.add(fmt.Errorf("cannot use %s and --network-check-full together: give one of them", words.NetworkCheck.written()))
+		} else {
+			r.Job.Warnings = append(r.Job.Warnings, fmt.Sprintf("%s has no effect beside %s", words.NetworkCheckFull.written(),
+				words.NetworkCheck.written()))
+		}
+	}
 	if c.Full && !c.Network {
 		c.Network = true
 		r.tell(&words.NetworkCheck, "true", words.NetworkCheckFull.source)
 	}
 	box := words.SwitchboxCheck.switched()
 	if box && !c.Network && r.Job.Dialect == dlroverRun {
-		wrong.add(errhint.With(fmt.Errorf("cannot use %s without --network-check: it is a part of it",
-			words.SwitchboxCheck.typed()),
-			"give --network-check too; muster run takes --switchbox-check alone"))
+		if word := &words.SwitchboxCheck; word.ours() {
+			r.Job.Warnings = append(r.Job.Warnings, word.written()+" has no effect without --network-check: it is a part of it")
+		} else {
+			wrong.add(errhint.With(fmt.Errorf("cannot use %s without --network-check: it is a part of it", word.typed()),
+				"give --network-check too; muster run takes --switchbox-check alone"))
+		}
+		box = false
 	}
 	if !c.Network && !box {
 		kept := job.CheckRules{}

@@ -249,13 +249,15 @@ func SettingRows() []SettingRow {
 // InFront are the flags of muster that may stand in front of a dialect's name.
 func InFront(name string) []string {
 	p := map[string]*parser{
-		"torchrun":       torchrunParser("torchrun", new(torchrunWords)),
-		dlroverRun:       dlroverParser(new(dlroverWords)),
-		accelerateLaunch: accelerateParser(new(accelerateWords)),
-		deepSpeed:        deepSpeedParser(new(deepSpeedWords)),
-		colossalRun:      torchrunParser("torchrun", new(torchrunWords)),
-		horovodRun:       horovodParser(new(horovodWords)),
-		mpirun:           mpiParser(new(mpiWords)),
+		"torchrun":                 torchrunParser("torchrun", new(torchrunWords)),
+		"torch.distributed.launch": torchrunParser("torchrun", new(torchrunWords)),
+		ftLauncher:                 torchrunParser(ftLauncher, new(torchrunWords)),
+		dlroverRun:                 dlroverParser(new(dlroverWords)),
+		accelerateLaunch:           accelerateParser(new(accelerateWords)),
+		deepSpeed:                  deepSpeedParser(new(deepSpeedWords)),
+		colossalRun:                torchrunParser("torchrun", new(torchrunWords)),
+		horovodRun:                 horovodParser(new(horovodWords)),
+		mpirun:                     mpiParser(new(mpiWords)),
 	}[name]
 	var flags []string
 	for _, s := range p.inFront() {

@@ -21,9 +21,10 @@ var (
 	}
 	// excludesHung is met where there may be a node that the others can do without.
 	excludesHung = condition{
-		"with exclude on one node", "leave exclude out: one node has no others that go on without it",
+		"with exclude on one node or a fixed number of nodes",
+		"leave exclude out; or give --nnodes MIN:MAX or --spares N, so that others go on without the node",
 		func(r *Request, words *ownWords) bool {
-			return !r.Job.Hang.Exclude || severalNodes.met(r, words)
+			return !r.Job.Hang.Exclude || severalNodes.met(r, words) && r.Job.Spares()
 		},
 	}
 )
@@ -50,7 +51,7 @@ func hangSettings(w *ownWords) []option {
 		{
 			name: "on-hang", word: &w.OnHang, kind: kindList, arg: "dump[,exclude][,restart|,fail]", def: "dump", group: groupExits,
 			anywhere: true,
-			use:      use{watchesHangs, restartsHung, excludesHung},
+			use:      use{byAgents, watchesHangs, restartsHung, excludesHung},
 			help: "What follows when the workers hang: the evidence is kept (dump, always); the node leaves that holds up all others " +
 				"and in which the cause lies (its workers are stopped by a signal, or wait in the kernel), with status 80, and all " +
 				"workers start again without it (exclude); where there is no such node, or the job cannot do without it, all " +
@@ -85,7 +86,7 @@ func hangSettings(w *ownWords) []option {
 			},
 		},
 		{
-			name: "hang-dir", word: &w.HangDir, arg: "DIR", group: groupExits, anywhere: true, use: use{watchesHangs},
+			name: "hang-dir", word: &w.HangDir, arg: "DIR", group: groupExits, anywhere: true, use: use{byAgents, watchesHangs},
 			help: "Keep the evidence of hangs in this directory, that of the newest five, and not under the log directory.",
 			set:  func(r *Request, text string) error { r.Job.Hang.Dir = text; return notBlank(text, "a directory") },
 		},

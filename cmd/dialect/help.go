@@ -184,8 +184,11 @@ func (p *parser) helpText(about string) string {
 func (p *parser) ownHelp() string {
 	var b strings.Builder
 	var flags []string
+	refused := namesHosts(newOwnWords())
 	for _, s := range p.inFront() {
-		flags = append(flags, "--"+s.name)
+		if slices.Contains(hostDialects, p.prog) || !slices.ContainsFunc(refused, func(v *value) bool { return v.option.name == s.name }) {
+			flags = append(flags, "--"+s.name)
+		}
 	}
 	for _, line := range wrap(strings.Join(flags, " "), helpWidth-2) {
 		b.WriteString("  " + line + "\n")

@@ -20,7 +20,12 @@ func hosted(words *ownWords) bool {
 }
 
 // hostDialects are those that take muster's own --hosts and --hostfile. The others have flags of their own for that.
-var hostDialects = []string{"run", "torchrun", "torch.distributed.launch", dlroverRun}
+var hostDialects = []string{nativeRun, "torchrun", "torch.distributed.launch", dlroverRun, ftLauncher}
+
+// namesHosts are muster's own settings by which hosts are named.
+func namesHosts(words *ownWords) []*value {
+	return []*value{&words.Hosts, &words.Hostfile, &words.Include, &words.Exclude}
+}
 
 // checkHosted refuses flags that name hosts in front of a dialect that has its own. Variables and lines of a settings file
 // that do so hold for other jobs, too: they are told of, and count as if nobody had given them.
@@ -28,17 +33,19 @@ func checkHosted(r *Request, words *ownWords, wrong *problems) {
 	if slices.Contains(hostDialects, r.Job.Dialect) {
 		return
 	}
-	for _, word := range []*value{&words.Hosts, &words.Hostfile, &words.Include, &words.Exclude} {
-		switch {
-		case !word.given:
-		case word.source.Kind == job.FromFlag:
+	for _, word := range namesHosts(words) {
+		if !word.given {
+			continue
+		}
+		if word.source.Kind == job.FromFlag {
 			wrong.add(fmt.Errorf("cannot use --%s in front of %s: it has flags of its own that name hosts", word.option.name,
 				r.Job.Dialect))
-		default:
+		} else {
 			r.Job.Warnings = append(r.Job.Warnings,
 				fmt.Sprintf("%s has no effect: %s has flags of its own that name hosts", word.written(), r.Job.Dialect))
-			word.forget()
 		}
+		r.Settings = slices.DeleteFunc(r.Settings, func(s Setting) bool { return s.Flag == word.option.name && s.Source == word.source })
+		word.forget()
 	}
 }
 
@@ -285,7 +292,7 @@ func (t *torchrunJob) hosts(inv Invocation, words *ownWords) {
 		return
 	}
 	if v.standalone.on {
-		t.refuse(&t.w.standalone, errors.New("it is one node by itself, and hosts are named"))
+		t.refuse(&t.w.standalone, fmt.Errorf("it is one node by itself, and %s names hosts", f.from.written()))
 		return
 	}
 	if word := t.w.nnodes; v.nnodes.explicit() {

@@ -275,33 +275,72 @@ func TestStartTimeoutOfPods(t *testing.T) {
 	}
 }
 
-// What a job does about a node that has to leave counts wherever there are other nodes, also where hosts make them: it was
-// dropped where muster's --hosts stood in front of torchrun and dlrover-run.
+// What a job does about a node that has to leave counts where it can do without one, also where hosts make the nodes; and is
+// refused where it cannot. It was taken and dropped where muster's --hosts stood in front of torchrun and dlrover-run.
 func TestRulesForNodesOnHosts(t *testing.T) {
-	for _, rules := range []struct{ flags, want string }{
-		{"--exclude-straggler", "true "},
-		{"--max-restarts 3 --crash-loop 1 --on-node-fault cordon", "false cordon"},
+	const slow, loop = "--exclude-straggler", "--max-restarts 3 --crash-loop 1 --on-node-fault cordon"
+	for _, line := range []string{
+		"run --hosts node1,node2 --nnodes 1:2 RULES prog",
+		"run --hosts node1,node2 --spares 1 RULES prog",
+		"RULES --hosts node1,node2 torchrun --nnodes 1:2 t.py",
+		"RULES --hosts node1,node2 --spares 1 torchrun t.py",
+		"RULES --hosts node1,node2 dlrover-run --nnodes 1:2 t.py",
+		"RULES --hosts node1,node2 ft_launcher --nnodes 1:2 t.py",
 	} {
-		for _, line := range []string{
-			"run --hosts node1,node2 RULES prog",
-			"RULES --hosts node1,node2 torchrun t.py",
-			"RULES --hosts node1,node2 dlrover-run t.py",
-			"RULES deepspeed -H hostfile t.py",
-			"RULES colossalai run --nproc_per_node 1 --host node1,node2 t.py",
-			"RULES mpirun -np 2 --host node1,node2 prog",
-			"RULES horovodrun -np 2 -H node1:1,node2:1 prog",
-		} {
-			req, err := withHosts(t, strings.Replace(line, "RULES", rules.flags, 1))
-			if strings.Contains(line, "horovodrun") && strings.Contains(rules.flags, "restarts") {
-				if err == nil {
-					t.Errorf("%s, %s: Horovod's world is made once", line, rules.flags)
-				}
-				continue
-			}
+		for rules, want := range map[string]string{slow: "true ", loop: "false cordon"} {
+			req, err := withHosts(t, strings.Replace(line, "RULES", rules, 1))
 			c := req.Job.Check
-			if got := fmt.Sprint(c.ExcludeStraggler, " ", c.OnNodeFault); err != nil || got != rules.want || c.On() {
-				t.Errorf("%s, %s: %v, %q", line, rules.flags, err, got)
+			if got := fmt.Sprint(c.ExcludeStraggler, " ", c.OnNodeFault); err != nil || got != want || c.On() {
+				t.Errorf("%s, %s: %v, %q", line, rules, err, got)
 			}
+		}
+	}
+	for _, line := range []string{
+		"run --hosts node1,node2 RULES prog",
+		"RULES --hosts node1,node2 torchrun t.py",
+		"RULES --hosts node1,node2 dlrover-run t.py",
+		"RULES deepspeed -H hostfile t.py",
+		"RULES colossalai run --nproc_per_node 1 --host node1,node2 t.py",
+		"RULES mpirun -np 2 --host node1,node2 prog",
+		"RULES horovodrun -np 2 -H node1:1,node2:1 prog",
+	} {
+		for rules, named := range map[string]string{
+			slow: "--exclude-straggler", "--on-node-fault cordon": "--on-node-fault cordon",
+			"--max-restarts 2 --hang-timeout 9m --on-hang exclude": "--on-hang exclude",
+		} {
+			if strings.Contains(line, "horovodrun") && strings.Contains(rules, "restarts") {
+				continue // of which it has no use either
+			}
+			_, err := withHosts(t, strings.Replace(line, "RULES", rules, 1))
+			if err == nil || !strings.Contains(err.Error(), named) {
+				t.Errorf("%s, %s: %v", line, rules, err)
+			}
+		}
+	}
+}
+
+// A check that is switched off stays off: what asks for it from as strong a place is refused, from a weaker one told of.
+func TestNoNetworkCheck(t *testing.T) {
+	for line, want := range map[string]string{
+		"MUSTER_NETWORK_CHECK_FULL=1 --network-check=false torchrun t.py":               "MUSTER_NETWORK_CHECK_FULL=1 has no effect",
+		"MUSTER_NETWORK_CHECK_FULL=1 run --network-check=false prog":                    "MUSTER_NETWORK_CHECK_FULL=1 has no effect",
+		"--network-check=false --network-check-full torchrun t.py":                      "together",
+		"--network-check=false dlrover-run --precheck 1 t.py":                           "together",
+		"--network-check=false dlrover-run --auto_config --nnodes 4 --node-rank 0 t.py": "together",
+		"PET_PRECHECK=1 --network-check=false dlrover-run t.py":                         "has no effect",
+		"MUSTER_NETWORK_CHECK=false --network-check-full torchrun t.py":                 "on",
+		"MUSTER_NETWORK_CHECK=false dlrover-run --precheck 1 t.py":                      "on",
+		"MUSTER_SWITCHBOX_CHECK=true dlrover-run t.py":                                  "MUSTER_SWITCHBOX_CHECK=true has no effect",
+	} {
+		req, err := withHosts(t, line)
+		got := strings.Join(req.Job.Warnings, "; ")
+		if err != nil {
+			got = err.Error()
+		} else if req.Job.Check.On() {
+			got = "on"
+		}
+		if !strings.Contains(got, want) {
+			t.Errorf("%s: %q", line, got)
 		}
 	}
 }

@@ -64,7 +64,7 @@ var (
 	}
 	// elasticNodes is met where a round may begin before all nodes that it could have are there.
 	elasticNodes = when("where the number of nodes is fixed", "give --nnodes MIN:MAX or --spares N",
-		func(job *job.Job) bool { return job.Nodes.Min < job.Nodes.Max || job.Meeting.Spares > 0 })
+		(*job.Job).Spares)
 	// looseRanks is met where nodes get their ranks when they meet.
 	looseRanks = when("where each node's rank is fixed beforehand", "let the nodes meet by c10d, muster or etcd", func(job *job.Job) bool {
 		return job.Meeting.Backend != backendStatic || len(job.Hosts.Nodes) > 0 && !fixedWorkers(job)
@@ -194,18 +194,20 @@ var (
 	})
 
 	checked = when("without --network-check", "give --network-check too", func(job *job.Job) bool { return job.Check.Network })
-	// trained is met where stragglers are found by the network check, or by the steps of the training.
+	// trained is met where stragglers are found by a network check, or by the steps of a training that can do without them.
 	trained = condition{
-		"without --network-check, on one node or an elastic horovodrun", "leave it out, or give --network-check too where there are others",
+		"without --network-check, on one node, a fixed number of nodes or an elastic horovodrun",
+		"give --network-check too where there are several nodes, or --nnodes MIN:MAX or --spares N",
 		func(r *Request, words *ownWords) bool {
-			return r.Job.Check.Network || !r.driven() && severalNodes.met(r, words)
+			several := !r.driven() && severalNodes.met(r, words)
+			return r.Job.Check.Network || several && (r.Job.Spares() || r.Job.Hang.Examines())
 		},
 	}
 	anyCheck = when("without --network-check", "give --network-check too, or --switchbox-check",
 		func(job *job.Job) bool { return job.Check.On() })
 	// leaves is met where a node may have to leave.
-	leaves = when("where no node has to leave", "give --network-check too, or what else has nodes leave, such as --on-hang exclude, "+
-		"--exclude-straggler or --crash-loop",
+	leaves = when("where no node has to leave", "give --network-check too; or where the job can do without a node, by --nnodes MIN:MAX or "+
+		"--spares N, --on-hang exclude, --exclude-straggler or --crash-loop",
 		func(job *job.Job) bool { return job.Check.On() || job.Excludes() })
 	boxed = when("without --switchbox-check", "give --switchbox-check too",
 		func(job *job.Job) bool { return len(job.Check.Switchbox.Pairs) > 0 })
@@ -272,7 +274,9 @@ var rankOf = condition{
 // masterHere is met where the address and port of node 0 say where the store listens.
 var masterHere = condition{
 	"beside another meeting place", "leave it out", func(r *Request, words *ownWords) bool {
-		return !words.Rdzv.given && r.SimulateNodes == 0
+		j := &r.Job
+		return !words.Rdzv.given && r.SimulateNodes == 0 &&
+			(j.Alone() || j.Meeting.Backend == backendStatic || len(j.Hosts.Nodes) > 0 || len(j.Meeting.Endpoints) == 0)
 	},
 }
 

@@ -73,7 +73,10 @@ var bare = map[string]string{
 	"run by etcd":      "run --nnodes 2 --rdzv etcd://n0 --run-id j prog", "simulation": "run --simulate-nodes 2 --accelerator fake:f prog",
 	"torchrun":        "torchrun t.py",
 	"torchrun static": "torchrun --nnodes 2 --master-addr n0 t.py", "torchrun with restarts": "torchrun --max-restarts 2 t.py",
-	"dlrover":    "dlrover-run t.py",
+	"torchrun by c10d":         "torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint n0:1 t.py",
+	"torch.distributed.launch": "torch.distributed.launch t.py",
+	"dlrover":                  "dlrover-run t.py", "elastic dlrover": "dlrover-run --nnodes 1:2 --rdzv-backend c10d --rdzv-endpoint n0:1 t.py",
+	"ft_launcher": "ft_launcher t.py", "elastic ft_launcher": "ft_launcher --nnodes 1:2 --rdzv-endpoint n0:1 t.py",
 	"accelerate": "accelerate-launch t.py", "deepspeed": "deepspeed t.py",
 	"deepspeed with files": "deepspeed --enable_each_rank_log d t.py", "colossalai": "colossalairun --nproc_per_node 2 t.py",
 	"mpirun": "mpirun -np 2 prog", "mpirun on hosts": "mpirun -np 2 --host a,b prog", "horovodrun": "horovodrun -np 2 prog",
@@ -142,6 +145,9 @@ func stripped(r dialect.Request) dialect.Request {
 	m := &j.Meeting
 	if j.Alone() {
 		alone := job.Meeting{Backend: "alone", Host: m.Host, Port: m.Port, WorkerPorts: m.WorkerPorts}
+		if j.See.HTTP != "" { // its page asks for the token
+			alone.TokenFile = m.TokenFile
+		}
 		if !elastic { // whose hosts may be lost
 			j.Restart.ReplaceLimit = 0
 		}
@@ -152,6 +158,12 @@ func stripped(r dialect.Request) dialect.Request {
 	}
 	if m.Backend == "static" || len(j.Hosts.Nodes) > 0 {
 		j.Check.Quarantine = 0
+	}
+	if c := &j.Check; !c.Network && !j.Hang.Examines() && j.Nodes.Min == j.Nodes.Max && m.Spares == 0 {
+		c.ExcludeStraggler, j.Hang.Exclude = false, false
+		if len(c.Switchbox.Pairs) == 0 {
+			c.OnNodeFault = ""
+		}
 	}
 	if m.Backend != "etcd" {
 		m.Etcd = job.EtcdAccess{}
@@ -272,7 +284,7 @@ func TestNoSettingIsSilent(t *testing.T) {
 func TestHostsAreNotReadInFrontOfOthers(t *testing.T) {
 	for name, line := range bare {
 		words := strings.Fields(line)
-		if slices.Contains([]string{"run", "torchrun", "dlrover-run"}, words[0]) {
+		if slices.Contains([]string{"run", "torchrun", "torch.distributed.launch", "dlrover-run", "ft_launcher"}, words[0]) {
 			continue // these take hosts from muster
 		}
 		plain, err := ask("", nil, words...)
@@ -285,7 +297,8 @@ func TestHostsAreNotReadInFrontOfOthers(t *testing.T) {
 			byFile, wrong := ask(flag+": "+text+"\n", []string{"MUSTER_CONFIG=" + settingsFile}, words...)
 			for way, req := range map[string]dialect.Request{variable: byVariable, ": " + flag: byFile} {
 				if err != nil || wrong != nil || !heard(req, nil, way) || !cmp.Equal(stripped(req), stripped(plain), sameJob) {
-					t.Errorf("%s, %s by %s: %v, %v, warnings %q, hosts %v", name, flag, way, err, wrong, req.Job.Warnings, req.Job.Hosts.Nodes)
+					t.Errorf("%s, %s by %s: %v, %v, warnings %q, hosts %v", name, flag, way, err, wrong, req.Job.Warnings,
+						req.Job.Hosts.Nodes)
 				}
 			}
 		}
@@ -339,14 +352,55 @@ func (c *commandLine) ask() (dialect.Request, error) {
 	return ask(c.settings, env, c.words...)
 }
 
-// implied reports whether one of two settings asks for what the other one does.
+// implied reports whether one of two settings asks for what the other one does, too.
 func implied(flag, by string) bool {
 	return flag == "ckpt" && strings.HasPrefix(by, "ckpt-") || flag == "max-restarts" && by == "backoff-limit" ||
 		flag == "network-check" && by == "network-check-full" || flag == "tee" && by == "log-dir"
 }
 
-// Settings meet each other: some of any kind are given at random, by any way, to any job. What is given and not read is
-// told, whatever stands beside it; so the job without it is another one.
+// given is a setting, a word for it, and one of the ways.
+type given struct {
+	dialect.SettingRow
+	text, way string
+}
+
+// silent returns the flags of those settings that are given to a job together and neither read nor told of: without one of
+// them the job is the same.
+func silent(name string, all []given) (flags []string) {
+	without := func(left int) (commandLine, bool) {
+		job := commandLine{words: strings.Fields(bare[name])}
+		for i, s := range all {
+			if i != left && !job.give(s.SettingRow, s.text, s.way) {
+				return job, false
+			}
+		}
+		return job, true
+	}
+	whole, possible := without(-1)
+	if !possible {
+		return nil
+	}
+	req, err := whole.ask()
+	if err != nil {
+		return nil // it tells what is wrong before it asks what is read
+	}
+	for i, s := range all {
+		rest, _ := without(i)
+		left, err := rest.ask()
+		if err != nil || asIs(req, s.SettingRow, s.text) ||
+			slices.ContainsFunc(all, func(by given) bool { return implied(s.Flag, by.Flag) }) ||
+			heard(req, nil, "MUSTER_"+strings.ToUpper(strings.ReplaceAll(s.Flag, "-", "_")), "--"+s.Flag, ": "+s.Flag) {
+			continue
+		}
+		if cmp.Equal(stripped(left), stripped(req), sameJob) {
+			flags = append(flags, fmt.Sprintf("--%s in %q, %q with %q", s.Flag, whole.words, whole.env, whole.settings))
+		}
+	}
+	return flags
+}
+
+// Settings meet each other: some of any kind are given at random, by any way, to any job, and in a soak test each pair. What
+// is given and not read is told, whatever stands beside it; so the job without it is another one.
 func TestNoSettingIsSilentBesideOthers(t *testing.T) {
 	rows := slices.DeleteFunc(dialect.SettingRows(), func(s dialect.SettingRow) bool { return slices.Contains(mute, s.Flag) })
 	names, texts := slices.Sorted(maps.Keys(bare)), make([]string, len(rows))
@@ -357,37 +411,32 @@ func TestNoSettingIsSilentBesideOthers(t *testing.T) {
 		name := rapid.SampledFrom(names).Draw(t, "job")
 		picked := rapid.SliceOfNDistinct(rapid.IntRange(0, len(rows)-1), 2, 4, rapid.ID[int]).Draw(t, "settings")
 		by := rapid.SliceOfN(rapid.SampledFrom(ways), len(picked), len(picked)).Draw(t, "ways")
-		without := func(left int) (commandLine, bool) {
-			job := commandLine{words: strings.Fields(bare[name])}
-			for i, at := range picked {
-				if i != left && !job.give(rows[at], texts[at], by[i]) {
-					return job, false
-				}
-			}
-			return job, true
-		}
-		all, possible := without(-1)
-		if !possible {
-			return
-		}
-		req, err := all.ask()
-		if err != nil {
-			return // it tells what is wrong before it asks what is read
-		}
+		all := make([]given, len(picked))
 		for i, at := range picked {
-			s, text := rows[at], texts[at]
-			job, _ := without(i)
-			rest, err := job.ask()
-			if err != nil || asIs(req, s, text) ||
-				slices.ContainsFunc(picked, func(at int) bool { return implied(s.Flag, rows[at].Flag) }) ||
-				heard(req, nil, "MUSTER_"+strings.ToUpper(strings.ReplaceAll(s.Flag, "-", "_")), "--"+s.Flag, ": "+s.Flag) {
-				continue
-			}
-			if cmp.Equal(stripped(rest), stripped(req), sameJob) {
-				t.Errorf("%s: %q, %q with %q: nothing tells that --%s is not read", name, all.words, all.env, all.settings, s.Flag)
-			}
+			all[i] = given{rows[at], texts[at], by[i]}
+		}
+		if flags := silent(name, all); flags != nil {
+			t.Errorf("%s: nothing tells what is not read: %s", name, flags)
 		}
 	})
+	if !testutil.Soak() {
+		return
+	}
+	for _, name := range names {
+		for turn, way := range ways {
+			t.Run(name+" by "+way, func(t *testing.T) {
+				t.Parallel()
+				for i := range rows {
+					for k := range i {
+						flags := silent(name, []given{{rows[i], texts[i], way}, {rows[k], texts[k], ways[(turn+i+k)%len(ways)]}})
+						if flags != nil {
+							t.Errorf("nothing tells what is not read: %s", flags)
+						}
+					}
+				}
+			})
+		}
+	}
 }
 
 // asIs reports whether the word asks for what the job has anyway.
@@ -396,12 +445,16 @@ func asIs(req dialect.Request, s dialect.SettingRow, text string) bool {
 	case "nnodes", "nproc-per-node", "node-rank", "hosts", "hostfile", "simulate-nodes", "module", "no-python", "start-timeout",
 		"preflight":
 		return true // the job says as much by itself, or in other words
+	case "include", "exclude": // of one node the first host is what they leave
+		return req.Job.Nodes.Max == 1 && len(req.Job.Hosts.Nodes) > 0
 	case "stdin":
 		return req.Job.InheritStdin // as torchrun's workers do
 	case "ckpt", "ckpt-shim":
 		return req.Job.Dialect == "dlrover-run"
 	case "restart-scope": // of an elastic job it is that
 		return text == "node" && req.Horovod != nil && req.Horovod.Elastic
+	case "spares": // a flag of ft_launcher says how many, and beats variables and files
+		return req.Job.Dialect == "ft_launcher" && req.Job.Meeting.Spares > 0
 	case "env-mode":
 		return req.Job.Dialect == "mpirun"
 	case "job-file", "kind", "secrets", "lenient": // -f says another file; what it has is the only job, known, and no secret

@@ -21,6 +21,8 @@ type checks struct {
 	MinNetBandwidth  float64    `json:"min_net_bandwidth_mb_per_s,omitempty"`
 	OnNodeFault      string     `json:"on_node_fault,omitempty"`
 	Report           string     `json:"report,omitempty"`
+
+	alone bool
 }
 
 type switchbox struct {
@@ -29,14 +31,15 @@ type switchbox struct {
 	MinChannels  int      `json:"min_channels"`
 }
 
-// newChecks is nil for a job that tests nothing.
-func newChecks(c job.CheckRules) *checks {
-	if !c.On() {
+// newChecks is nil for a job that tests nothing, and of which no node leaves. alone says that it has one node.
+func newChecks(c job.CheckRules, alone bool) *checks {
+	excludes := c.ExcludeStraggler && !alone
+	if !c.On() && !excludes && c.OnNodeFault == "" {
 		return nil
 	}
 	d := &checks{
 		Network: c.Network, Full: c.Full, TimeoutSeconds: c.Budget.Seconds(), StragglerFactor: c.StragglerFactor, StragglerRule: "mean",
-		ExcludeStraggler: c.ExcludeStraggler, CommPerf: c.CommPerf, OnNodeFault: c.OnNodeFault, Report: c.ReportDir,
+		ExcludeStraggler: excludes, CommPerf: c.CommPerf, OnNodeFault: c.OnNodeFault, Report: c.ReportDir, alone: alone,
 	}
 	if c.CommPerf {
 		d.MinNetBandwidth = c.MinNetBandwidth
@@ -53,26 +56,38 @@ func newChecks(c job.CheckRules) *checks {
 	return d
 }
 
+// network says what the network check does.
+func (d *checks) network() string {
+	limit := time.Duration(d.TimeoutSeconds * float64(time.Second))
+	if d.alone {
+		return fmt.Sprintf("this node by itself, %v", limit)
+	}
+	pairs := "pairs"
+	if d.Full {
+		pairs = "every pair"
+	}
+	text := fmt.Sprintf("each node by itself, then %s, %v for each; slower than %v times the %s is a straggler", pairs, limit,
+		d.StragglerFactor, d.StragglerRule)
+	if d.ExcludeStraggler {
+		text += " and leaves"
+	}
+	if d.CommPerf {
+		text += "; then all nodes together"
+	}
+	return text
+}
+
 // lines says the same for people, as rows of two columns.
 func (d *checks) lines() [][2]string {
 	if d == nil {
 		return nil
 	}
 	var lines [][2]string
-	if d.Network {
-		text := "each node by itself, then pairs"
-		if d.Full {
-			text = "each node by itself, then every pair"
-		}
-		text += fmt.Sprintf(", %v for each; slower than %v times the %s is a straggler",
-			time.Duration(d.TimeoutSeconds*float64(time.Second)), d.StragglerFactor, d.StragglerRule)
-		if d.ExcludeStraggler {
-			text += " and leaves"
-		}
-		if d.CommPerf {
-			text += "; then all nodes together"
-		}
-		lines = append(lines, [2]string{"network check", text})
+	switch {
+	case d.Network:
+		lines = append(lines, [2]string{"network check", d.network()})
+	case d.ExcludeStraggler:
+		lines = append(lines, [2]string{"stragglers", "a node that holds up the steps of the training leaves at the next restart"})
 	}
 	if b := d.Switchbox; b != nil {
 		lines = append(lines, [2]string{"switchbox check", fmt.Sprintf("pairs %s, %d of %d with at least %.15g MB/s",

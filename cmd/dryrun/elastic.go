@@ -22,6 +22,7 @@ type Elastic struct {
 	MinNP     int        `json:"min_np"`
 	MaxNP     int        `json:"max_np"` // 0: any number
 	Dir       string     `json:"working_directory"`
+	Check     *checks    `json:"check,omitempty"`
 	Flags     []setting  `json:"flags"`
 	Argv      []string   `json:"argv"`
 	Env       []variable `json:"env"`
@@ -46,7 +47,8 @@ func NewElastic(ctx context.Context, cfg hosts.ElasticConfig, req dialect.Reques
 	}
 	h := req.Horovod
 	d := &Elastic{
-		Dialect: asked.Dialect, Hosts: cfg.Source.String(), Needed: h.NP, MinNP: h.MinNP, MaxNP: h.MaxNP, Dir: f.Dir, Flags: settings(req),
+		Dialect: asked.Dialect, Hosts: cfg.Source.String(), Needed: h.NP, MinNP: h.MinNP, MaxNP: h.MaxNP, Dir: f.Dir,
+		Check: newChecks(req.Job.Check, false), Flags: settings(req),
 	}
 	w, show := plan.Process(nil), showingOf(req)
 	d.Argv = show.args(w.Argv)
@@ -72,6 +74,9 @@ func (d *Elastic) Write(out io.Writer) error {
 	printf("dry run of muster %s: nothing was started\n\n", d.Dialect)
 	printf("hosts\t%s\nworlds\t%d slots at first, then %d to %s\nworking directory\t%s\ncommand\t%s\n", d.Hosts, d.Needed, d.MinNP, most,
 		d.Dir, shellescape.QuoteCommand(d.Argv))
+	for _, line := range d.Check.lines() {
+		printf("%s\t%s\n", line[0], line[1])
+	}
 	printf("\nflags\n")
 	for _, f := range d.Flags {
 		printf("  %s\t%s\t%s\n", f.Name, f.Value, f.Source)

@@ -112,7 +112,7 @@ func newNode(p *plan.Plan, flags []setting, place *knownRound, show showing) (*N
 	}
 	d := &Node{
 		Dialect: p.Job.Dialect, RunID: p.RunID, Host: p.Hostname, Store: store, Meeting: meeting, Dir: p.Dir,
-		Warm: show.text(p.WarmStart()), Binding: p.Binding(), Check: newChecks(p.Job.Check), Flags: flags,
+		Warm: show.text(p.WarmStart()), Binding: p.Binding(), Check: newChecks(p.Job.Check, p.Job.Alone()), Flags: flags,
 		argvs: map[int]bool{}, boundBy: p.Job.Sources["numa-binding"].String(),
 	}
 	errorFile := "<a file of this attempt>"

