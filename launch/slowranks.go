@@ -54,7 +54,10 @@ type slowNodes struct {
 
 // slowPace is how often it is seen what ranks do in their steps: after every, and not before share times the processor time
 // of the look before.
-type slowPace struct{ every, share time.Duration }
+type slowPace struct {
+	every time.Duration
+	share int
+}
 
 // slowWatch is a node's part in finding slow ranks in a round.
 type slowWatch struct {
@@ -126,7 +129,7 @@ func (w *slowWatch) run(ctx context.Context) {
 		began := time.Now()
 		var ranks []straggler.Figures
 		effort := proc.Effort(func() { ranks = w.look(began) })
-		timer.Reset(max(w.pace.every, w.pace.share*effort))
+		timer.Reset(max(w.pace.every, time.Duration(w.pace.share)*effort))
 		if w.count++; w.board != nil && (len(ranks) > 0 || !quiet) {
 			w.write(ctx, slowKey(w.round.GroupRank), slowNote{w.count, ranks})
 		}
