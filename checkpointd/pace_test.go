@@ -5,6 +5,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"muster/internal/testutil"
 )
 
 // TestPace: writing takes the time that the rate gives it, whoever writes, and ends with its context.
@@ -46,6 +48,7 @@ func TestPace(t *testing.T) {
 
 // TestRate: the files of all ranks share the rate of their node, and a save does not wait for them.
 func TestRate(t *testing.T) {
+	testutil.Long(t)
 	const size, rate = 12 << 20, 16 << 20
 	dir := t.TempDir()
 	s, log := testService(t, func(c *Config) { c.Rate = rate })

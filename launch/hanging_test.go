@@ -235,6 +235,7 @@ func TestLookOnTheBoard(t *testing.T) {
 // What nodes tell each other has a bound whatever was seen, keeps what verdicts are made of as long as it can, and is
 // taken with care.
 func TestPackSeen(t *testing.T) {
+	testutil.Long(t)
 	t.Parallel()
 	frames := func(n int, word string) (all []evidence.Frame) {
 		for i := range n {

@@ -319,6 +319,7 @@ func TestFewTools(t *testing.T) {
 
 // The login shell may be any, and the tools those of a small system.
 func TestShells(t *testing.T) {
+	testutil.Long(t)
 	client := testutil.NewSSHClient(t)
 	tools := t.TempDir()
 	busybox, err := exec.LookPath("busybox")

@@ -216,7 +216,6 @@ func TestNobody(t *testing.T) {
 
 // TestWayBackClosed: this node's own port does not answer, and all else does.
 func TestWayBackClosed(t *testing.T) {
-	testutil.Long(t)
 	t.Parallel()
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -133,6 +133,7 @@ func filter(h *testutil.Host, rule string) {
 
 // TestLinks probes links with one thing wrong, over IPv4 and IPv6.
 func TestLinks(t *testing.T) {
+	testutil.Long(t)
 	for _, c := range []struct {
 		name   string
 		spoil  func(hosts []*testutil.Host)

@@ -168,6 +168,7 @@ func second[T any](_ T, err error) error { return err }
 
 // TestBigValues compares and replaces values that are cut into pieces, and looks for pieces that nobody needs.
 func TestBigValues(t *testing.T) {
+	testutil.Long(t)
 	c := testutil.Etcd(t, 1)
 	cfg := job(c)
 	s := open(t, cfg)

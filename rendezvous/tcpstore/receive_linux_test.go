@@ -3,11 +3,14 @@ package tcpstore
 import (
 	"testing"
 	"time"
+
+	"muster/internal/testutil"
 )
 
 // TestLongRequestInSmallPieces takes a request of 16 MiB in pieces of 256 bytes. Copying what is there at every piece
 // would be half a terabyte of copying.
 func TestLongRequestInSmallPieces(t *testing.T) {
+	testutil.Long(t)
 	const value, piece = 8 << 20, 256
 	s := &Server{}
 	s.cfg.Limits = s.cfg.Limits.withDefaults()

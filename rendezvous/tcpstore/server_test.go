@@ -79,6 +79,7 @@ func TestListenRefuses(t *testing.T) {
 
 // TestLimits tries one below, at and one above every limit.
 func TestLimits(t *testing.T) {
+	testutil.Long(t)
 	small := tcpstore.Limits{Key: 10, Value: 100_000, KeysPerReq: 3, RequestBytes: 150_000}
 	s := listen(t, tcpstore.ServerConfig{Limits: small})
 	defaults := listen(t, tcpstore.ServerConfig{})
@@ -365,6 +366,7 @@ func slicesRepeat(s string, n int) []string {
 }
 
 func TestResetBeginsAnew(t *testing.T) {
+	testutil.Long(t)
 	s := listen(t, tcpstore.ServerConfig{})
 	var old []raw
 	for i := range 50 {
