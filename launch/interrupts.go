@@ -76,7 +76,7 @@ func WatchSignals(parent context.Context, handled []syscall.Signal, save syscall
 			if n == last && time.Since(at) < sameSignal && !is {
 				continue
 			}
-			last, at = n, time.Now()
+			last = n
 			switch {
 			case n == syscall.SIGPIPE:
 			case n == save, slices.Contains(forwarded, s) && !slices.Contains(handled, n):
@@ -100,6 +100,7 @@ func WatchSignals(parent context.Context, handled []syscall.Signal, save syscall
 					close(abandon)
 				}
 			}
+			at = time.Now() // whatever that took: it wakes many, who may all want this processor
 		}
 	}()
 	return ctx, in
