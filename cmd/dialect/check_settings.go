@@ -218,18 +218,13 @@ func ParsePairs(text string) ([][2]int, error) {
 // counts for nothing, which the settings' uses tell.
 func settleCheck(r *Request, words *ownWords, wrong *problems) {
 	c := &r.Job.Check
-	if c.Full && words.NetworkCheck.given && !c.Network && words.NetworkCheck.source.Kind >= words.NetworkCheckFull.source.Kind {
-		c.Full = false
-		if words.NetworkCheckFull.source.Kind == job.FromFlag {
-			wrong.add(fmt.Errorf("cannot use %s and --network-check-full together: give one of them", words.NetworkCheck.written()))
+	if full := words.NetworkCheckFull; c.Full && !c.Network {
+		if r.staysOff(words.NetworkCheck, full, wrong) {
+			c.Full = false
 		} else {
-			r.Job.Warnings = append(r.Job.Warnings, fmt.Sprintf("%s has no effect beside %s", words.NetworkCheckFull.written(),
-				words.NetworkCheck.written()))
+			c.Network = true
+			r.tell(&words.NetworkCheck, "true", full.source)
 		}
-	}
-	if c.Full && !c.Network {
-		c.Network = true
-		r.tell(&words.NetworkCheck, "true", words.NetworkCheckFull.source)
 	}
 	box := words.SwitchboxCheck.switched()
 	if box && !c.Network && r.Job.Dialect == dlroverRun {
@@ -267,6 +262,20 @@ func settleCheck(r *Request, words *ownWords, wrong *problems) {
 		wrong.add(fmt.Errorf("cannot use %s with %s: it has fewer pairs", words.MinChannels.writtenOr(fmt.Sprint(b.MinChannels)),
 			words.BoxPairs.writtenOr(job.DefaultBoxPairs)))
 	}
+}
+
+// staysOff reports whether somebody has switched a test off, in as strong a place as another word that asks for it. That
+// word is refused if it is a flag; else a warning says that it has no effect.
+func (r *Request) staysOff(test, by value, wrong *problems) bool {
+	switch {
+	case !test.given || test.switched() || test.source.Kind < by.source.Kind:
+		return false
+	case by.source.Kind == job.FromFlag:
+		wrong.add(fmt.Errorf("cannot use %s and %s together: give one of them", test.written(), by.typed()))
+	default:
+		r.Job.Warnings = append(r.Job.Warnings, fmt.Sprintf("%s has no effect beside %s", by.written(), test.written()))
+	}
+	return true
 }
 
 // writtenOr is how the setting was given, or would have been.

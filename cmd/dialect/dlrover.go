@@ -204,13 +204,7 @@ func (d *dlroverJob) dlroverChecks() {
 		}
 	}
 	imply := func(word *value, by value) {
-		switch {
-		case word.switched():
-		case word.given && word.source.Kind == job.FromFlag && by.source.Kind == job.FromFlag:
-			d.wrong.add(fmt.Errorf("cannot use %s and %s together: give one of them", word.written(), by.written()))
-		case word.given && word.source.Kind >= by.source.Kind:
-			d.warn("%s has no effect on %s", by.written(), word.written())
-		default:
+		if !word.switched() && !d.req.staysOff(*word, by, &d.wrong) {
 			word.say("true", by.source)
 		}
 	}

@@ -24,7 +24,7 @@ var (
 		"with exclude on one node or a fixed number of nodes",
 		"leave exclude out; or give --nnodes MIN:MAX or --spares N, so that others go on without the node",
 		func(r *Request, words *ownWords) bool {
-			return !r.Job.Hang.Exclude || severalNodes.met(r, words) && r.Job.Spares()
+			return !r.Job.Hang.Exclude || severalNodes.met(r, words) && r.Job.CanSpareNodes()
 		},
 	}
 )

@@ -184,9 +184,12 @@ func (p *parser) helpText(about string) string {
 func (p *parser) ownHelp() string {
 	var b strings.Builder
 	var flags []string
-	refused := namesHosts(newOwnWords())
+	var refused []*value
+	if !slices.Contains(hostDialects, p.prog) {
+		refused = namesHosts(newOwnWords())
+	}
 	for _, s := range p.inFront() {
-		if slices.Contains(hostDialects, p.prog) || !slices.ContainsFunc(refused, func(v *value) bool { return v.option.name == s.name }) {
+		if !slices.ContainsFunc(refused, func(v *value) bool { return v.option.name == s.name }) {
 			flags = append(flags, "--"+s.name)
 		}
 	}

@@ -64,7 +64,7 @@ var (
 	}
 	// elasticNodes is met where a round may begin before all nodes that it could have are there.
 	elasticNodes = when("where the number of nodes is fixed", "give --nnodes MIN:MAX or --spares N",
-		(*job.Job).Spares)
+		(*job.Job).CanSpareNodes)
 	// looseRanks is met where nodes get their ranks when they meet.
 	looseRanks = when("where each node's rank is fixed beforehand", "let the nodes meet by c10d, muster or etcd", func(job *job.Job) bool {
 		return job.Meeting.Backend != backendStatic || len(job.Hosts.Nodes) > 0 && !fixedWorkers(job)
@@ -200,7 +200,7 @@ var (
 		"give --network-check too where there are several nodes, or --nnodes MIN:MAX or --spares N",
 		func(r *Request, words *ownWords) bool {
 			several := !r.driven() && severalNodes.met(r, words)
-			return r.Job.Check.Network || several && (r.Job.Spares() || r.Job.Hang.Examines())
+			return r.Job.Check.Network || several && (r.Job.CanSpareNodes() || r.Job.Hang.Examines())
 		},
 	}
 	anyCheck = when("without --network-check", "give --network-check too, or --switchbox-check",

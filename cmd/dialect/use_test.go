@@ -386,14 +386,13 @@ func silent(name string, all []given) (flags []string) {
 		return nil // it tells what is wrong before it asks what is read
 	}
 	for i, s := range all {
-		rest, _ := without(i)
-		left, err := rest.ask()
-		if err != nil || asIs(req, s.SettingRow, s.text) ||
+		if asIs(req, s.SettingRow, s.text) ||
 			slices.ContainsFunc(all, func(by given) bool { return implied(s.Flag, by.Flag) }) ||
 			heard(req, nil, "MUSTER_"+strings.ToUpper(strings.ReplaceAll(s.Flag, "-", "_")), "--"+s.Flag, ": "+s.Flag) {
 			continue
 		}
-		if cmp.Equal(stripped(left), stripped(req), sameJob) {
+		rest, _ := without(i)
+		if left, err := rest.ask(); err == nil && cmp.Equal(stripped(left), stripped(req), sameJob) {
 			flags = append(flags, fmt.Sprintf("--%s in %q, %q with %q", s.Flag, whole.words, whole.env, whole.settings))
 		}
 	}

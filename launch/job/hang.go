@@ -52,10 +52,7 @@ func (h HangRules) Answers() bool {
 // Examines reports whether the nodes are checked before workers start again that hung for no cause that was found.
 func (h HangRules) Examines() bool { return h.Watches() && h.Action == HangRestart }
 
-// Spares reports whether the job may go on with fewer nodes than it can have, or has others ready for them.
-func (j *Job) Spares() bool { return j.Nodes.Min < j.Nodes.Max || j.Meeting.Spares > 0 }
-
 // Excludes reports whether a node may have to leave the job for another reason than a check before the start.
 func (j *Job) Excludes() bool {
-	return !j.Alone() && (j.Hang.Examines() || j.Spares() && (j.Hang.Exclude || j.Restart.CrashLoop > 0 || j.Check.ExcludeStraggler))
+	return !j.Alone() && (j.Hang.Examines() || j.CanSpareNodes() && (j.Hang.Exclude || j.Restart.CrashLoop > 0 || j.Check.ExcludeStraggler))
 }

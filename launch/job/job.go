@@ -133,6 +133,9 @@ func (j *Job) Alone() bool {
 	return m.IsHost == nil || *m.IsHost
 }
 
+// CanSpareNodes reports whether the job may go on with fewer nodes than it can have, or has others ready for them.
+func (j *Job) CanSpareNodes() bool { return j.Nodes.Min < j.Nodes.Max || j.Meeting.Spares > 0 }
+
 // Range is an inclusive range of node counts, Min ≤ Max.
 type Range struct{ Min, Max int }
 
